@@ -1,14 +1,15 @@
-"""The process of one backend in a check: it answers questions, and watches what else the backend does.
+"""The process that runs one backend in a check: it answers questions, and reports side effects of the backend.
 
-`Held` is the side that asks, `Child` the side that answers. Arrays lie in memory as the question wants, because a
-kernel that ignores strides is right on contiguous arrays only. After each call the inputs, and the results of earlier
-calls, must be unchanged (`Witness`).
+`Held` is the side of the check, which asks. `Child` is the side of the backend, which answers. Arrays lie in memory as
+the question says, because a kernel that ignores strides is right on contiguous arrays only. A call must change neither
+its inputs nor the results of earlier calls (`Witness`).
 
-`same_bits` asks whether the answer has the same bits again: for a part of the batch, of the heads, of the queries, with
-other threads, and for gradients. If not, both answers are right and differ by rounding (He et al. 2025, "Defeating
-nondeterminism in LLM inference"). There is one question for each number format, without a mask, so that each part is a
-question by itself. A backend that gives other bits there depends on what is computed beside it. One that gives the
-same bits may still differ at other sizes, at which it may choose another kernel or another split.
+`same_bits` tests whether an answer has the same bits again: for a part of the batch, heads or queries that is computed
+alone, with another number of threads, and for gradients. If the bits differ, both answers are right and differ by
+rounding (He et al. 2025, "Defeating nondeterminism in LLM inference"). There is one such test for each number format,
+without a mask, so that each part is a complete question. If the bits of a part differ, they depend on what else the
+same call computes. A backend with equal bits may still differ at other sizes, for which it may choose another kernel or
+another split.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
 SERVE = "attnlab.correctness.answering:Child"
-#: seconds in which the library must be imported
+#: seconds for loading a backend, which imports its library
 _LOADING = 120.0
 INPUTS = ("query", "key", "value", "output gradient")
-#: how many earlier calls have their results compared: a backend that reuses buffers has two or three
+#: the number of earlier calls whose results are compared: a backend that reuses buffers has two or three of them
 _REMEMBERED = 8
 #: the layouts of query, key and value, if they differ
 _MIXED = {
@@ -48,7 +49,7 @@ _MIXED = {
     "mixed_2": ("heads_inside", "contiguous", "transposed"),
 }
 _ALL = slice(None)
-#: the part of (batch, heads, queries) that is computed alone, for each question of `SAME_BITS` about a part
+#: the batches, heads and queries that are computed alone, for each test of `SAME_BITS` on a part
 _PARTS: dict[str, tuple[slice, slice, slice]] = {
     "again": (_ALL, _ALL, _ALL),
     "batch alone": (slice(1, 2), _ALL, _ALL),
@@ -56,27 +57,28 @@ _PARTS: dict[str, tuple[slice, slice, slice]] = {
     "a chunk of queries": (_ALL, _ALL, slice(13, 50)),
     "one query alone": (_ALL, _ALL, slice(37, 38)),
 }
-#: sizes that the tiles of kernels do not divide
+#: sizes that are not multiples of a kernel's tiles
 _QUERIES, _KEYS = 100, 700
-#: no further parts are asked for after so many seconds: some libraries compile for each
+#: processor seconds after which no further part is tested: some libraries compile for each shape
 _PATIENCE_SECONDS = 15.0
-#: calls whose gradients are compared, and seconds that a process has for one number format
+#: the number of calls whose gradients are compared; seconds that a process has for the tests of one number format
 _AGAIN, _SECONDS = 3, 60.0
 Named = dict[str, Any]
 Arrays = Sequence[NDArray[Any]]
-#: makes a call for query, key and value, and the output's gradient if there is one
+#: makes a call from (query, key, value), and from the output's gradient if there is one
 Made = Callable[..., Callable[[], Any]]
 
 
 class Child:
-    """What the child holds. Requests name its methods."""
+    """The side of the backend, in its process. Requests name its methods."""
 
     probe: Probe
 
     def load(self, name: str, settings: Named, folders: list[str], mask: str | None, device: str) -> Named:
-        """Import a backend and its library, in place of the one before, and describe it.
+        """Import a backend and its library, in place of the backend before, and describe it.
 
-        `reason` : why it declines even a plain workload, or None. Raises Misbehaved for a file that cannot be loaded.
+        In the result, `reason` is why the backend declines even a plain workload, or None. Raises Misbehaved for a file
+        that cannot be loaded.
         """
         try:
             backend = replace(load(name, folders, dict(settings)), mask_form=mask)
@@ -89,7 +91,7 @@ class Child:
         return {**told, "versions": versions, "reason": None if refusal is None else refusal.reason}
 
     def confirm(self, workload: Workload, run: bool) -> None:
-        """Raises Declined; if it is `run`, Misbehaved for a wrong answer to the `workload`."""
+        """Raise Declined for a declined `workload`. With `run`, run it; raise Misbehaved for a wrong answer."""
         backend = self.probe.backend
         backend.require(workload)
         if run:
@@ -107,9 +109,9 @@ class Child:
         return {"results": results, "seconds": processor_seconds() - started}
 
     def same_bits(self, dtype: str, device: str, whole: bool = False) -> dict[str, Any]:
-        """The output, whether its parts have the same bits when computed alone, and why some were not asked.
+        """The output; whether each part has the same bits when computed alone; and why some parts were not tested.
 
-        whole : only the output. Raises Declined.
+        Also whether further calls give gradients with the same bits. whole : return only the output. Raises Declined.
         """
         backend = self.probe.backend
         sizes: dict[str, Any] = {"batch": 2, "heads": 4, "queries": _QUERIES, "keys": _KEYS}
@@ -142,7 +144,7 @@ class Child:
 
 
 class Held:
-    """A backend in a process of its own, on the side that asks. It is started again after it has ended.
+    """A backend in a separate process, as the check holds it. A process that has ended is started again.
 
     said : what `Child.load` returned.
     """
@@ -159,7 +161,7 @@ class Held:
             return self._process
         one = self.contender
         variables = one.environment(os.environ)
-        # nothing is timed here: waiting threads would spin on the cores that compute the right answers
+        # nothing is timed here, and spinning threads would take the cores that compute right answers
         variables.setdefault("OMP_WAIT_POLICY", "passive")
         try:
             side = side_of(one, self._folders)
@@ -182,21 +184,21 @@ class Held:
 
 
 class Probe:
-    """A backend in this process, ready to be asked."""
+    """A backend that answers questions in this process."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._witness: Witness | None = None
 
     def ask(self, question: Question) -> dict[str, NDArray[Any]]:
-        """Its answers to a question on the CPU; raises as `answer` does."""
+        """The answers of the backend to a question on the CPU. Raises the same errors as `answer`."""
         return self.answer(question.inputs, question.workload, *question.layouts)
 
     def answer(self, inputs: Inputs, workload: Workload, *layouts: str) -> dict[str, NDArray[Any]]:
-        """The results of `workload` on these arrays by name. layouts : as for `Witness.asked`.
+        """The results of `workload` on these arrays, by name. layouts : as for `Witness.asked`.
 
-        Raises Declined, also if the backend cannot be differentiated; Misbehaved, also for a result that is missing or
-        has a wrong shape or dtype; and whatever the backend raises.
+        Raises Declined, also if the backend cannot be differentiated; Misbehaved, for what `Witness` finds and for a
+        result that is missing or has a wrong shape or dtype; and whatever the backend raises.
         """
         backend = self.backend
         backend.require(workload)
@@ -211,20 +213,20 @@ class Probe:
 
 
 class Witness:
-    """Compares the inputs of a call, and the results of earlier calls, with what they were."""
+    """Checks that a call changes neither its inputs nor the results of earlier calls."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        #: for each call its results: name, array, and the bytes of the array
+        #: for each earlier call its results: name, array, and the bytes that the array had
         self._earlier: deque[list[tuple[str, Any, bytes]]] = deque(maxlen=_REMEMBERED)
 
     def asked(self, inputs: Inputs, dtype: str, names: Sequence[str], made: Made, *layouts: str) -> Any:
-        """What the call that is `made` returns: the one result of `names`, or a tuple of them.
+        """Make a call with `made`, run it, and return its result: a single one, or a tuple in the order of `names`.
 
-        layouts : of the inputs and of the output's gradient, contiguous by default; see `laid_out`. "refilled": it is
-        called on other arrays, which are then overwritten with these, and called again. A backend that keeps results or
-        copies by the identity of its arrays then answers with the old ones. If the library cannot write into arrays it
-        is called once.
+        layouts : of the inputs and of the output's gradient, contiguous by default; see `laid_out`. "refilled": a call
+        runs first on other arrays; the right numbers are then written into these arrays, and a second call runs on
+        them. A backend that keeps results or copies by the identity of its arrays then returns old results. If the
+        library cannot write into arrays, only one call runs.
         """
         library, around = self._library, list[Any]()
         layout, gradient_layout = (*layouts, "contiguous", "contiguous")[:2]
@@ -234,7 +236,7 @@ class Witness:
         if inputs.output_gradient is not None and names[-1] in GRADIENTS:
             upstream = laid_out(library, (inputs.output_gradient,), dtype, gradient_layout)
         if layout == "refilled" and library.in_place:
-            # each by another distance, so that no two old arrays fit together
+            # different distances: keys and values that are rolled alike would give the same output
             rolled = tuple(np.roll(array, 1 + at, axis=2) for at, array in enumerate(arrays))
             final, given = given, laid_out(library, rolled, dtype, layout)
             self._watch((*given, *upstream), made(given, *upstream), names, ())
@@ -245,7 +247,7 @@ class Witness:
     def _watch(
         self, inputs: Any, call: Callable[[], Any], names: Sequence[str], around: Sequence[Any]
     ) -> Any:
-        """What `call` returns.
+        """Run `call` and return what it returns.
 
         inputs : query, key, value and, for gradients, the output's gradient. around : larger arrays that contain them.
         Raises Misbehaved for changed inputs, changed memory beside them, a result that shares memory with query, key or
@@ -266,30 +268,31 @@ class Witness:
         for result, kept, was in (one for call_results in self._earlier for one in call_results):
             if self._bits(kept) != was:
                 raise Misbehaved(f"a call changed the {result} that an earlier call had returned")
-        # the check of the shape reports a result that is no array at all
+        # a result that is no array is left out here; the check of shapes reports it
         arrays = [(name, one) for name, one in zip(names, results, strict=False) if hasattr(one, "shape")]
         self._earlier.append([(name, one, self._bits(one)) for name, one in arrays])
         return returned
 
     def _bits(self, array: Any) -> bytes:
-        """The bytes of an array: they compare much faster than numbers, and NaN equals itself."""
+        """The bytes of an array. They compare much faster than numbers, and a NaN is equal to itself."""
         return np.asarray(self._library.to_numpy(array)).tobytes()
 
 
 def laid_out(
     library: Library, arrays: Sequence[NDArray[Any]], dtype: str, layout: str, around: list[Any] | None = None
 ) -> tuple[Any, ...]:
-    """`arrays` in the library, of shape (batch, heads, length, dim), in memory as `layout` says.
+    """`arrays`, each (batch, heads, length, dim), as arrays of the library with this `layout` in memory.
 
-    "transposed": the length runs fastest. "heads_inside": (batch, length, heads, dim), as a projection leaves it.
-    "mixed", "mixed_2": one contiguous, one transposed, one with heads inside. "packed": side by side in one (batch,
-    length, 3, heads, dim), as a single projection leaves them, if their shapes are equal. "sliced": every second
-    position of a longer array, with other numbers between. "cache": positions in the middle of a longer array of NaN,
-    which is appended to `around`. "expanded", "batch_expanded": equal heads or batches share the memory of the first.
-    "one_number": all share one number, as in the gradient of a sum. Otherwise contiguous.
+    "transposed": the length axis is contiguous. "heads_inside": (batch, length, heads, dim), as a projection leaves it.
+    "mixed", "mixed_2": one array contiguous, one transposed, one with heads inside. "packed": side by side in one array
+    (batch, length, 3, heads, dim), as a single projection leaves them; their shapes must be equal. "sliced": every
+    second position of a longer array, with other numbers between. "cache": positions in the middle of a longer array of
+    NaN, which is appended to `around`. "expanded", "batch_expanded": heads or batches that are equal share the memory
+    of the first. "one_number": elements that are all equal share one number, as in the gradient of a sum. Any other
+    name: contiguous.
     """
     if layout == "packed":
-        # stack copies, as does all below: a backend that changes its input must not change the question
+        # stack copies, as all code below does: a backend that changes its input must not change the question
         packed = library.from_numpy(np.stack([array.swapaxes(1, 2) for array in arrays], axis=2), dtype)
         return tuple(packed[:, :, at].swapaxes(1, 2) for at in range(len(arrays)))
     layouts = _MIXED.get(layout, (layout,) * len(arrays))
@@ -300,7 +303,7 @@ def laid_out(
 
 
 def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tuple[Any, Any]:
-    """One array as `laid_out`, and the larger array that contains it (or itself)."""
+    """One array in this layout, and the larger array that contains it (or the array itself)."""
     n = array.shape[2]
     exchanged = {"transposed": (2, 3), "heads_inside": (1, 2)}.get(layout)
     if exchanged:
@@ -324,7 +327,7 @@ def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tu
 
 
 def with_other_threads(contender: Contender) -> Contender:
-    """`contender` with 1 thread, or with 2 if it has 1 itself, by its settings or by the environment."""
+    """`contender` with 1 thread; with 2 if its settings, the environment or the number of cores give it 1 already."""
     variables = {**os.environ, **dict(contender.variables)}
     said = [one for name in thread_variables() if (one := variables.get(name, "")).isdecimal() and int(one)]
     now = contender.threads or min(map(int, said), default=cores())
@@ -332,9 +335,9 @@ def with_other_threads(contender: Contender) -> Contender:
 
 
 def same_bits(held: Held, other: Held, dtypes: Sequence[str], device: str) -> list[Invariance]:
-    """Whether a backend gives the same bits in each of `dtypes`. other : the same one with other threads.
+    """Whether a backend gives the same bits in each of `dtypes`. other : the same backend with other threads.
 
-    A dtype that it declines is left out.
+    A dtype that the backend declines is left out.
     """
     found: list[Invariance] = []
     for dtype in dtypes:

@@ -1,13 +1,13 @@
-"""Is a backend right? `check` asks it all questions in every number format, up to the first wrong answer.
+"""Is a backend right? `check` asks it all questions in every number format, in each up to the first wrong answer.
 
-`examine` asks in one number format. What it asks is a callable (`Ask`) from a question to its answers by name:
-"output", "log sum" if the question asks for ln Z, and "query gradient", "key gradient" and "value gradient" if its
-inputs have an output gradient. Each answer is weighed. A declined question is no fault. The first fault is reported
-with its question. With a clock, a slow backend is asked fewer questions.
+`examine` asks in one number format. It takes a callable (`Ask`) from a question to the answers by name: "output", "log
+sum" if the question asks for ln Z, and "query gradient", "key gradient" and "value gradient" if its inputs have an
+output gradient. Each answer is compared with the exact result. A declined question is no fault. The first fault is
+reported with its question. With a clock, a slow backend is asked fewer questions.
 
-`check` runs the backend in a process of its own. If it crashes or hangs there, that is an outcome with a reason, and
-the check continues. The right answer is computed here while the backend computes its own. Half of the number formats
-are asked about in a second process, where there is a second core: right answers take more time than those of a backend.
+`check` runs the backend in a separate process. If the backend crashes or hangs there, that is an outcome with a reason,
+and the check continues. The right answer is computed here while the backend computes its own. If there is a second
+core, a second process checks half of the number formats: computing right answers takes more time than the backend does.
 """
 
 from __future__ import annotations
@@ -39,35 +39,37 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Answers = dict[str, NDArray[Any]]
-#: from a question to its answers; raises Declined, or Misbehaved for a misbehaviour
+#: from a question to its answers; raises Declined or Misbehaved
 Ask = Callable[[Question], Answers]
 
-#: seconds that a backend may take for the questions of one kind, and with the sequences after them. Array libraries
-#: take a second or two, a Python loop all of it, a library that compiles for every shape 0.1 to 0.3 s for a question
+#: processor seconds that a backend may take for the questions of one kind; the same with the sequences after them.
+#: Array libraries take a second or two, a Python loop takes all, a library that compiles for every shape 0.1 to 0.3 s
+#: per question
 SECONDS, SECONDS_IN_ALL = 8.0, 10.0
-#: the most query-key pairs of a question that is always asked; larger ones are asked with `everything`
+#: the most query-key pairs of a question; larger ones are asked only with `everything`, or if they are marked `daily`
 DAILY = {FORWARD: 10_000, LOG_SUM: 10_000, BACKWARD: 20_000}
-#: how often one question of several blocks is asked: a fault that occurs once in ten calls escapes with a probability
-#: of 0.9^20 = 12 % in one dtype, and of 0.9^80 = 0.02 % in all four
+#: the number of times that one question of several blocks is asked: a fault that occurs once in ten calls escapes with
+#: a probability of 0.9^20 = 12 % in one dtype, and of 0.9^80 = 0.02 % in all four
 _OFTEN = 20
-#: a backend that declines so many of the first, plainest questions has no gradients, or no ln Z
+#: a backend that declines this many of the first, plainest questions, and answers none, has no gradients or no ln Z
 _PLAINEST = 4
-#: questions that are asked again at once, with another between, and many times: the last has several blocks and two
-#: heads, so that threads may collide
+#: the question that is repeated at once, and again after another one; that other one; the question that is repeated
+#: many times: it has several blocks and two heads, so that threads may collide
 _REPEATED, _BETWEEN, _REPEATED_OFTEN = "fewer queries, causal", "normal", "several blocks, causal"
-#: from the tightest to the loosest; None is outside all of them
+#: classes of precision from the tightest to the loosest; None stands for an error outside all of them
 _CLASSES = (*GRADIENT_CLASSES, None)
 
 
 @dataclass
 class Examined:
-    """What was found in one dtype; `fault` is None if all answers were right.
+    """The findings in one dtype; `fault` is None if all answers were right.
 
-    asked, declined : numbers of questions. left_out : questions that would have taken too long. drawn : answered
-    questions that were drawn at random. blamed : another dtype, whose question was answered wrong. precision : for each
-    of `KINDS`, the accuracy on the question that tells the classes apart; the worst one of the gradients. refusal : why
-    it declined, for each of `KINDS` of which it answered nothing. unasked : why it could not be asked at all. lower :
-    the number format in which it computes, if that is a lower one. loaded : False for a file that cannot be loaded.
+    asked, declined : the numbers of questions that were answered and declined. left_out : the number of questions that
+    would have taken too long. drawn : the number of answered questions that were drawn at random. blamed : another
+    dtype, if the fault is in a question of that dtype. precision : for each of `KINDS`, the accuracy on the question
+    that tells the classes apart; of the gradients, the worst one. refusal : for each of `KINDS` without an answer, why
+    it was declined. unasked : why the backend could not be run at all. lower : the number format in which the backend
+    computes, if that is a lower one. loaded : False for a file that cannot be loaded.
     """
 
     dtype: str
@@ -85,7 +87,7 @@ class Examined:
 
     @property
     def passed(self) -> bool | None:
-        """Whether all answers were right; None if it declined everything."""
+        """Whether all answers were right; None if there was no answer."""
         return None if self.unasked else False if self.fault else True if self.asked else None
 
 
@@ -101,7 +103,7 @@ def examine(
     """Ask every question and sequence in `dtype`, up to the first fault.
 
     kinds : some of `KINDS`. clock : the processor seconds that `ask` has taken so far; without a clock no question is
-    left out. daily : without the large questions. Other exceptions of `ask` are passed on.
+    left out. daily : leave out the large questions. Other exceptions of `ask` are passed on.
     """
     found = Examined(dtype)
     for kind in kinds:
@@ -113,7 +115,7 @@ def examine(
         if found.asked > before[0]:
             found.refusal.pop(kind, None)
         elif kind != kinds[0]:
-            # a backend without gradients declines only the first questions about them: these do not count
+            # the backend does not have this kind: it declined only the first questions, and these do not count
             found.declined = before[1]
         if found.fault or not found.asked:
             break
@@ -121,7 +123,7 @@ def examine(
 
 
 class _Asking:
-    """Asks about one kind and writes into `found`. A wrong answer is raised as Misbehaved."""
+    """Asks the questions of one kind and writes the findings into `found`. Raises Misbehaved for a wrong answer."""
 
     def __init__(self, ask: Ask, found: Examined, seed: int, kind: str, clock: Callable[[], float]) -> None:
         self._ask, self._found, self._clock = ask, found, clock
@@ -151,7 +153,7 @@ class _Asking:
             self._in_sequence(often, [often] * (_OFTEN - 1))
 
     def _answer(self, question: Question, when: str = "") -> Answers | None:
-        """The answers, or None. when : is added to the message of a fault."""
+        """The answers; None if the question is left out or declined. when : added to the message of a fault."""
         found, pairs = self._found, question.pairs
         if self._spent * (1 + pairs / max(self._pairs, 1)) > self._limit:
             found.left_out += 1
@@ -159,7 +161,7 @@ class _Asking:
         started = self._clock()
         try:
             answers = self._ask(question)
-            if self._answered:  # the first call has the start of the library in it
+            if self._answered:  # the first call includes the start of the library
                 self._spent += self._clock() - started
                 self._pairs += pairs
             self._answered += 1
@@ -188,9 +190,10 @@ class _Asking:
             self._found.precision[self._kind] = least
 
     def _in_sequence(self, first: Question, others: Sequence[Question]) -> None:
-        """Ask `first`, then each of the others and `first` again: all must be right, and the answers to `first` alike.
+        """Ask `first`; then, for each of `others`, that one and `first` again.
 
-        A backend that caches by an incomplete key answers one of the others as it answered the first.
+        All answers must be right, and the answers to `first` alike. A backend that caches by an incomplete key gives
+        one of the others the answer to `first`.
         """
         was = self._answer(first)
         if was is None:
@@ -213,15 +216,16 @@ class _Asking:
                     raise Misbehaved(f"{first.text}: {said}")
 
 
-# -- a backend in a process of its own ------------------------------------------------------------------
+# -- a backend in a separate process --------------------------------------------------------------------
 
-#: the order of asking: first the formats that most backends have and that show most
+#: the number formats in the order in which they are checked: first those that most backends have and that show most
+#: faults
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 @dataclass(frozen=True)
 class Format:
-    """The outcome in one number format: `passed` is None if nothing was answered, for the `reason`.
+    """The outcome in one number format. If nothing was answered, `passed` is None and `reason` says why.
 
     asked, declined, left_out, drawn : as in `Examined`.
     """
@@ -236,16 +240,20 @@ class Format:
 
 @dataclass(frozen=True)
 class Checked:
-    """Whether a backend passed in every number format, and the reason from the first one in which it did not.
+    """The outcome of a check: `passed` is True if all answers were right, None if the backend gave no answer.
 
-    `passed` is None if it could not be asked at all; then `formats`, the outcomes by number format, is empty.
+    reason : that of the first number format with a wrong answer; or why there was no answer.
+    formats : the outcomes by number format; empty if the backend could not be run.
     loaded : False for a file that cannot be loaded, or whose library ends the process.
     precision : by dtype, ``class`` (full precision inside, weights rounded, scores rounded), ``relative_error``,
     ``budget_ratio`` (relative to the budget of the class), ``max_ulp``, ``bias`` (z of the error along the output) and
-    ``of``. gradients : the same for its least exact gradient, which ``of`` names; one that adds its gradients up in
-    their dtype has the class "partial sums rounded". no_gradients : why it has none. log_sums, no_log_sums : the same
-    for ln Z. lower : by dtype, the number format in which it computes, if that is a lower one: its answers were then
-    checked against the truth for inputs rounded to it.
+    ``of`` (the name of the result).
+    gradients : the same for the least exact gradient, which ``of`` names. A backend that adds its gradients up in their
+    dtype has the class "partial sums rounded". no_gradients : why the backend has no gradients.
+    log_sums, no_log_sums : the same for ln Z.
+    lower : by dtype, the number format in which the backend computes, if that is a lower one. Its answers were then
+    compared with the exact results for inputs rounded to that format.
+    invariance : whether answers have the same bits again, if this was tested.
     """
 
     name: str
@@ -263,7 +271,7 @@ class Checked:
 
     @property
     def lines(self) -> list[tuple[str, str, Format]]:
-        """For each number format its name, the outcome in words, and its figures. One line if none was asked."""
+        """For each number format its name, the outcome in words, and its figures. One line if nothing was run."""
         if not self.formats:
             word = "not asked" if self.loaded else "cannot be loaded"
             return [("", word, Format(self.passed, self.reason))]
@@ -306,14 +314,18 @@ def check(
     everything: bool = False,
     deadline: float = 60.0,
 ) -> Checked:
-    """Ask a backend the questions in each of `dtypes`, all by default, each up to the first wrong answer.
+    """Ask a backend the questions in each of `dtypes` (by default all), in each up to the first wrong answer.
 
-    First about its output, then about ln Z, then about the gradients of query, key and value if its library
-    differentiates. contender : its name, or a name with settings, ``torch_sdpa[threads=1]``. keep : keep the right
-    answers, some GB, for the next backend in this process. invariance : afterwards ask a right backend for the same
-    bits again, see `attnlab.correctness.answering`. everything : also ask the large questions, and leave out none,
-    however slow it is. deadline : seconds after which an unanswered question ends its process.
-    Raises ValueError for an unknown backend, an unknown dtype and broken notation.
+    The questions are first about the output, then about ln Z, then about the gradients of query, key and value if the
+    library differentiates.
+
+    contender : the name of a backend, also with settings, ``torch_sdpa[threads=1]``.
+    keep : keep the right answers, several GB, for the next backend in this process.
+    invariance : afterwards test whether a right backend gives the same bits again, see `attnlab.correctness.answering`.
+    everything : also ask the large questions, and leave out none, even if the backend is slow.
+    deadline : seconds after which an unanswered question ends the process of the backend.
+
+    Raises ValueError for an unknown backend, an unknown dtype and malformed settings.
     """
     dtypes = _DTYPES if dtypes is None else [dtypes] if isinstance(dtypes, str) else dtypes
     for dtype in dtypes:
@@ -332,12 +344,12 @@ def check(
         how |= {"keep": keep, "on_event": on_event}
         found = _examined_all(held, [one for one in dtypes if one not in apart], **how)
         if helper is not None:
-            with suppress(Failed):  # then they are asked here
+            with suppress(Failed):  # then these dtypes are checked here
                 found |= rest()
         if all(one.loaded for one in found.values()):
             found |= _examined_all(held, [one for one in dtypes if one not in found], **how)
         ends = {dtype: found[dtype] for dtype in dtypes if dtype in found}
-        # a dtype that is wrong by itself is no fault of another one, between whose questions it was asked
+        # questions of a wrong dtype were also asked between those of another dtype: check that one again without them
         wrong = {one for one, end in ends.items() if end.fault and not end.blamed}
         for dtype, end in ends.items():
             if end.blamed in wrong:
@@ -355,12 +367,12 @@ def check(
 
 
 class Examiner:
-    """Asks about some number formats in a process of its own, so that right answers are computed on two cores."""
+    """Checks some number formats in a second process, so that right answers are computed on two cores."""
 
     def examine(
         self, contender: Contender, folders: list[str], dtypes: list[str], how: dict[str, Any]
     ) -> dict[str, Examined]:
-        """As `_examined_all`."""
+        """See `_examined_all`."""
         held = Held(contender, folders, how["device"])
         try:
             return _examined_all(held, dtypes, **how)
@@ -371,7 +383,7 @@ class Examiner:
 def _examined_all(
     held: Held, dtypes: Sequence[str], spared: Collection[str] = (), *, keep: bool = False, **how: Any
 ) -> dict[str, Examined]:
-    """The examinations in these dtypes, up to the first that shows that the backend cannot be loaded."""
+    """The findings in these dtypes, up to the first dtype in which the backend cannot be loaded."""
     found: dict[str, Examined] = {}
     for dtype in dtypes:
         found[dtype] = _examined(held, dtype, spared, **how)
@@ -392,21 +404,21 @@ def _examined(
     deadline: float,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Examined:
-    """The examination in one dtype. spared : dtypes that are not asked between the questions of this one."""
+    """The findings in one dtype. spared : dtypes whose questions are not asked between those of this one."""
     from threadpoolctl import threadpool_limits
 
     try:
         held.process.signal(0)
-    except Failed as fault:  # a backend that is unavailable here could still be loaded elsewhere
+    except Failed as fault:  # a backend that is unavailable on this machine may load on another
         return Examined(dtype, unasked=str(fault), loaded=fault.kind == "unavailable")
     less = lower(dtype, held.said["computes_in"])
-    # processor seconds of the backend so far, which do not grow when the machine is busy
+    # `seconds` is the processor time of the backend so far, which does not grow when the machine is busy
     asked_in, last, seconds = less or dtype, "", 0.0
 
     def answers(question: Question) -> Answers:
         nonlocal last, seconds
         lowered, inputs = held.said["computes_in"] is not None, question.inputs
-        # questions in other dtypes, which come between, would need their own lower format
+        # questions in other dtypes, which are asked between, would need their own lower format
         if question.inputs.dtype in spared or (lowered and question.inputs.dtype != asked_in):
             raise Declined(f"{question.inputs.dtype} is not asked about here")
         last = question.inputs.dtype
@@ -420,7 +432,7 @@ def _examined(
             reply = wait()
         except Failed as fault:
             if fault.kind == "raised" and device != "cpu":
-                held.end()  # a kernel that failed on a device leaves it useless to its process
+                held.end()  # after a kernel has failed, its process can no longer use the device
             if (told := fault.told()) is not fault:
                 raise told from None
             raise Failed(fault.kind, f"{question.text}: {fault}", fault.tail) from None

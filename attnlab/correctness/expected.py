@@ -1,26 +1,26 @@
-"""What is right: the exact results of one question (`expect`), and how far rounding may move them; also of a block.
+"""The exact results of one question (`expect`), and how far rounding may move them; also for a multi-head block.
 
-The truth is computed in float64 on the inputs as cast. The budgets are those of the ways in which an honest
-implementation rounds. No bound is chosen: each follows from the inputs and from the unit roundoff of their dtype.
+Exact results are computed in float64 on the inputs as cast. The budgets are those of the ways in which a correct
+implementation may round. No bound is chosen: each follows from the inputs and from the unit roundoff of their dtype.
 
-A multi-head block rounds in its projections, in its core, and in its last projection. Every component of q, k and v is
-a sum of d_model products with a bias added. To first order, with the terms a = x_t w_t of the sum y₀ = Σa and
-y = y₀ + b, it has the variance of a chain of N = d_model additions at the inner unit roundoff
-(`error_budget.chain_variance`), and that of storing it:
+A multi-head block rounds in the projections of its inputs, in its core, and in its last projection. Every component of
+q, k and v is a sum of d_model products plus a bias. Let a = x_t w_t be the terms of the sum y₀ = Σa, and y = y₀ + b. To
+first order, y has the variance of a chain of N = d_model additions at the inner unit roundoff
+(`error_budget.chain_variance`), plus that of storing y:
 
     σ² = (c u_i)²[(1 + N/2)Σa² + (N/3)y₀² + y²] + (c u)² max(y₀², y²)
 
-A block that stores the sum y₀ before it adds the bias rounds again, by σ₊² = (c u)²y². That error is the same for most
-tokens: y₀ is a multiple of the last place of the sum, so only the bias decides what is cut off. It does not average out
-over the keys.
+A block that stores y₀ before it adds the bias rounds again, with the variance σ₊² = (c u)²y². This error is the same
+for most tokens: y₀ is a multiple of the last place of the sum, so only the bias decides what is cut off. It does not
+average out over the keys.
 
-How these errors pass through the core is simulated (Monte Carlo arithmetic, Parker 1997): the exact core answers 16
-times, with the inputs moved by random errors of these variances, those of σ₊² of the values alike for all keys. The
-core's own roundings add what `error_budget` says. Last, the output is y = o W_Oᵀ + b_O: Var y_m = Σ_c W_mc² Var o_c and
-its own σ² and σ₊² as above, N = heads · value_dim. This sum treats the components of a head as independent, and it
-averages out the uncertainty of 16 runs. The error of a score moves them together, so a single component of y may have
-more or less. Over all components only the products Σ_m W_mc W_mc', c ≠ c', are left out, which cancel if the columns of
-W_O are drawn independently.
+How these errors pass through the core is simulated (Monte Carlo arithmetic, Parker 1997). The exact core is computed 16
+times, with the inputs moved by random errors of these variances; for σ₊² of the values, the errors are the same for all
+keys. The core's own roundings add the variances of `error_budget`. Last, the output is y = o W_Oᵀ + b_O. It has Var y_m
+= Σ_c W_mc² Var o_c, plus its own σ² and σ₊² as above with N = heads · value_dim. This sum treats the components of a
+head as independent, and it averages out the uncertainty of 16 runs. The error of a score moves these components
+together, so a single component of y may have more or less. Summed over all components of y, only the products Σ_m W_mc
+W_mc', c ≠ c', are left out. They cancel if the columns of W_O are drawn independently.
 """
 
 from __future__ import annotations
@@ -40,22 +40,25 @@ from attnlab.workload.inputs import Block, Inputs
 from attnlab.workload.number_formats import Array
 from attnlab.workload.workload import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
 
-#: above this predicted rms error of a score the budget, which is of first order in it, means nothing
+#: the largest predicted rms error of a score at which a budget, which is of first order in it, is trusted
 FIRST_ORDER = 0.3
-#: the sources of error of a block's core to which σ² and σ₊² are added, and how often the core answers
+#: the sources of a core's error to which a block adds its σ² and σ₊²; the number of simulated runs of the core
 _SOURCES, _RUNS = ("inner", "scores"), 16
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """The truth of one named result and its bounds; all arrays are (batch, heads, rows, dim).
+    """The exact values of one named result and their bounds; all arrays are (batch, heads, rows, dim).
 
-    classes : the budgets, tightest first. low, high : the least and the greatest value, 0 in a row that sees none; -inf
-    and inf for a result that is no average. hull_slack : how far beyond them rounding may go. mantissa : a factor on
-    the budgets if one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
-    gained : what it means if all are too large or too small by the same factor. rows : which rows of the whole result
-    these are. infinite : where the exact result is -inf (ln Z of a row that sees nothing); `output` is 0 there.
-    of_block : whether it is the output of a block, which has the shape of one head here. of : its name.
+    dtype : the format of the result. classes : the budgets, the tightest first.
+    low, high : the least and the greatest value of a component over all keys, 0 in a row that sees no key; -inf and inf
+    for a result that is not an average. hull_slack : how far rounding may move a result beyond them.
+    mantissa : a factor on the budgets if the scores have similar mantissas, see `ONE_MANTISSA`.
+    shared : axes along which components share roundings.
+    gained : the message if all components are too large or too small by the same factor.
+    rows : the indexes of these rows in the whole result.
+    infinite : where the exact result is -inf (ln Z of a row that sees no key); `output` is 0 there.
+    of_block : whether it is the output of a block, which has the shape of one head here. of : the name of the result.
     """
 
     dtype: str
@@ -73,7 +76,7 @@ class Expected:
 
     @property
     def lenient(self) -> ErrorBudget:
-        """The budget of the least precise honest implementation: scores and weights rounded."""
+        """The budget of the least precise correct implementation: scores and weights rounded."""
         return self.classes[SCORES]
 
     @property
@@ -96,16 +99,17 @@ def expect(
 ) -> dict[str, Expected]:
     """The right results for `inputs`, by name.
 
-    Always "output", (batch, heads, rows, value_dim). If the inputs have an output_gradient also "query gradient",
+    Always "output", (batch, heads, rows, value_dim). If the inputs have an output_gradient, also "query gradient",
     (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
-    query gradient have only the query `rows` (None: all); the gradients of key and value are whole. With `log_sum` also
-    "log sum", (batch, heads, rows, 1). A block has only the output, (batch, 1, rows, d_model).
+    query gradient have only the query `rows` (None: all); the gradients of key and value are whole. With `log_sum`,
+    also "log sum", (batch, heads, rows, 1). A block has only the output, (batch, 1, rows, d_model).
 
-    output : the result for "output", if it is known. Raises ValueError as `error_budget` does.
+    output : the result for "output", if it is already known; then there is no "log sum". Raises ValueError as
+    `error_budget` does.
     """
     chosen = chosen_rows(rows, inputs.shape.queries)
     if inputs.block is not None:
-        # its rows share the errors of keys and values, which look like a shift: no direction is tested
+        # rows of a batch element share errors of keys and values, which look like a shift: they count as one
         gained = "outputs are {} on average: a factor is missing or wrong"
         classes = _block(inputs, chosen).classes()
         found = {OUTPUT: Expected(inputs.dtype, classes, shared=(2, 3), gained=gained, of_block=True)}
@@ -123,7 +127,7 @@ def expect(
 
 
 def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[str, Expected]:
-    """The output, and ln Z if it is asked for, from one pass over the rows."""
+    """The output, and with `log_sum` also ln Z, from one pass over the rows."""
     asked, roundings = at_rows(finite(inputs), chosen), Roundings(inputs.dtype, any_unfused=True)
     shape = (*asked.shape[:3], asked.value.shape[-1])
     whole, logarithm = ErrorBudget.empty(shape), ErrorBudget.empty((*shape[:3], 1))
@@ -133,7 +137,7 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[st
     for block in (forward.RoundedRows(one, roundings) for one in blocks(asked)):
         at, size = block.rows.at, np.abs(block.rows.scores[..., : inputs.shape.keys])
         low[at], high[at] = block.rows.extremes
-        # of ln Z in one number: min(u|ln Z|, absorbed) + u ln l
+        # the largest relative error of a weight from ln Z in one number: min(u|ln Z|, absorbed) + u ln l
         lost = np.minimum(inner * np.abs(block.log_partition), block.absorbed)
         logarithms[at] = lost + inner * block.log_sum
         sizes = [min(sizes[0], float(size.min())), max(sizes[1], float(size.max()))]
@@ -141,7 +145,7 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[st
         if log_sum:
             forward.add_log_sum(logarithm, empty, block)
     n = inputs.shape.keys + (inputs.sinks is not None)
-    # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
+    # the weights need not add to 1: weights, their sum and the output round, sums have n terms, ln Z is one number
     relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
     slack += form.smallest_subnormal
@@ -189,12 +193,12 @@ def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
     after = {source: joined(one) @ (weight**2).T for source, one in before.variances.items()}
     tilt = joined(before.tilt) @ weight.T
     whole = ErrorBudget(own.value, after, before.shared, before.exponent_error, tilt)
-    # the least precise honest block adds the bias after it has stored the sum
+    # the least precise correct block adds the bias after it has stored the sum
     return whole.add(dict(zip(_SOURCES, (own.variance, own.again), strict=True)))
 
 
 def _linear(x: Array, weight: Array, bias: Array, rounded: Roundings) -> Projected:
-    """x Wᵀ + b and its own roundings."""
+    """x Wᵀ + b, and the variances of its own roundings."""
     product = x @ weight.T
     value = product + bias
     # float32 is precise enough for a variance, and takes half the time
@@ -218,7 +222,7 @@ def _projected(block: Block, index: NDArray[np.intp], rounded: Roundings) -> dic
 
 
 def _through(core: Inputs, projected: dict[str, Projected], source: str, exact: Array) -> Array:
-    """Variance of the core's output from errors of its inputs: by `source` from σ² or from σ₊²."""
+    """Variance of the core's output from errors of its inputs: from σ² if `source` is "inner", else from σ₊²."""
     rng, found = np.random.default_rng(0), np.zeros_like(exact)
     for _ in range(_RUNS):
         moved: dict[str, Any] = {}

@@ -1,12 +1,13 @@
 """The questions of a check: a workload, how its arrays are drawn and lie in memory, and how the answers are judged.
 
-Fixed questions stand in the table `questions.toml`. Others are drawn at random within declared ranges, a new set for
+Fixed questions are in the table `questions.toml`. Others are drawn at random within declared ranges, a new set for
 every seed and dtype: a fixed table finds only the faults that its author thought of. If the inputs have an output
 gradient, the question also asks for the gradients of query, key and value.
 
-Some inputs (`EXACT`) leave nothing to round but the output: the products of q and k are whole numbers of few bits (no
-sum of them rounds), and the weights are 1/2^m or 0 and 1. On other inputs an honest backend may round its scores and
-weights, and a fault can hide in that allowance. On these it cannot, in any class of implementation and any dtype.
+On some inputs (`EXACT`) nothing rounds but the output: the products of q and k are whole numbers of few bits (no sum of
+them rounds), and the weights are 1/2^m or 0 and 1. On other inputs a correct backend may round its scores and weights,
+and a fault can hide in the error that is allowed for this. On these inputs it cannot, in any class of implementation
+and any dtype.
 """
 
 from __future__ import annotations
@@ -31,34 +32,36 @@ from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import DTYPES, Array, round_to
 from attnlab.workload.workload import GRADIENTS, LOG_SUM, OUTPUT, Workload
 
-#: what is asked about: the output, ln Z, and the gradients of query, key and value
+#: the kinds of questions: about the output, ln Z, and the gradients of query, key and value
 FORWARD, BACKWARD = "forward", "backward"
 KINDS = (FORWARD, LOG_SUM, BACKWARD)
 _DIRECTIONS = {FORWARD: "forward", LOG_SUM: "forward_with_log_sum", BACKWARD: "training"}
-#: the sections of the table for each kind; the second one has large questions, which float64 is not asked
+#: the sections of the table for each kind; the second one has large questions, which are not asked in float64
 _SECTIONS = {FORWARD: ("forward", "long"), LOG_SUM: ("log_sum", ""), BACKWARD: ("backward", "backward_long")}
 #: the questions that decide the printed class of precision
 CLASSES = ("precision class", "precision class of gradients", "ln Z, precision class")
-#: two products of this size, unscaled, still fit float16: an eager backend may be asked
+#: the largest unscaled product of query and key in float16: an eager backend stores it, and it must not overflow
 _LARGEST_PRODUCT = 60000.0
-#: random streams beside that of query, key and value, so that a change of one array leaves the others as they were
+#: random streams, beside that of query, key and value: a change of one array does not change the others
 _MASK, _BIAS, _SINKS, _UPSTREAM = 1, 2, 3, 4
-#: the share of pairs that a drawn boolean array keeps, and the share that a bias with infinities hides. In an array
-#: with rows that see no key, it is every seventh row
+#: the share of pairs that a drawn boolean array keeps; the share that a bias with infinities hides; the distance
+#: between rows that see no key, in an array that has such rows
 _KEPT, _HIDDEN, _EMPTY_ROWS = 0.6, 0.2, 7
-#: defaults for how the arrays are made and lie in memory. Names have _ for spaces.
+#: defaults for how the arrays are made and lie in memory; names have _ in place of spaces
 #: inputs : one of `CONSTRUCTIONS`. values : "ones" (rows must sum to 1), "keys" (V = K). array : the axes of a boolean
-#: array, some of ``bhqk``, 1 for a broadcast one; a ``-`` at the end for rows that see no key. bias : "alibi", or axes
-#: as for `array`; with ``-`` some of it is -inf. upstream : the kind of the output's gradient. draw : another number
-#: gives other arrays of the same kind. layout, gradient_layout : of query, key and value, and of the output's gradient
+#: array, some of ``bhqk``, with 1 for a broadcast axis; a ``-`` at the end for rows that see no key. bias : "alibi", or
+#: axes as for `array`; with ``-``, a part of it is -inf. upstream : the kind of the output's gradient. draw : another
+#: number gives other arrays of the same kind. layout : of query, key and value. gradient_layout : of the output's
+#: gradient
 _DRAWN = {
     "inputs": "normal", "values": "normal", "array": "", "bias": "", "upstream": "normal", "draw": 0,
     "layout": "contiguous", "gradient_layout": "contiguous",
 }  # fmt: skip
-#: defaults for sizes, and for how answers are judged. z, gradient_z : beyond so many standard errors a gain or a wrong
-#: scale is reported; None: not looked for, because that needs some hundred rows (heads for gradients) that are not
-#: saturated. exact_gradients : the backward pass rounds nothing but the gradients. every : every such row, and the last
-#: one, is judged; all are asked for
+#: defaults for sizes, and for how answers are judged
+#: z, gradient_z : the number of standard errors beyond which a gain or a wrong scale is reported; None: not tested,
+#: because that needs about a hundred rows (heads for gradients) that are not saturated. exact_gradients : whether the
+#: backward pass rounds nothing but the gradients. every : the step between the rows that are judged (also the last
+#: one); all rows are asked for
 _USUAL = {
     "heads": 2, "queries": 33, "head_dim": 16, "mask": "",
     "z": None, "gradient_z": None, "exact_gradients": False, "every": 1,
@@ -70,7 +73,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Inputs, with arrays as cast to their dtype, and what is asked of the answers.
+    """Inputs, with arrays as cast to their dtype, and how the answers are judged.
 
     kind : one of `KINDS`. fields : all fields, with the defaults. forward : the same question without gradients.
     """
@@ -83,12 +86,12 @@ class Question:
 
     @cached_property
     def workload(self) -> Workload:
-        """The workload that a backend is asked for."""
+        """The workload that the backend must compute."""
         return Workload.of_inputs(self.inputs, direction=_DIRECTIONS[self.kind])
 
     @property
     def layouts(self) -> tuple[str, str]:
-        """Of the inputs and of the output's gradient, for `attnlab.correctness.answering`."""
+        """The layouts of the inputs and of the output's gradient, for `attnlab.correctness.answering`."""
         return self.fields["layout"], self.fields["gradient_layout"]
 
     @property
@@ -104,12 +107,12 @@ class Question:
 
     @cached_property
     def expected(self) -> dict[str, Expected]:
-        """The right answers and their bounds, by name. The output's are shared with the question without gradients."""
+        """The right answers and their bounds, by name. The output's is shared with the question without gradients."""
         known = None if self.forward is None else self.forward.expected[OUTPUT]
         return expect(self.inputs, self.rows, output=known, log_sum=self.kind == LOG_SUM)
 
     def weighing(self, name: str) -> dict[str, Any]:
-        """How the answer `name` is weighed."""
+        """The keyword arguments of `attnlab.correctness.weighing.weigh` for the answer `name`."""
         if name == LOG_SUM:
             return {"directions": None}
         if name != OUTPUT:
@@ -119,23 +122,23 @@ class Question:
 
     @property
     def text(self) -> str:
-        """Dtype, name and the whole condition, for a message."""
+        """Dtype, name, workload, and the array fields that differ from their defaults, for a message."""
         own = (f"{name}={self.fields[name]}" for name, usual in _DRAWN.items() if self.fields[name] != usual)
         of = {BACKWARD: "gradients in ", LOG_SUM: "ln Z in "}.get(self.kind, "")
         return f"{of}{self.inputs.dtype}, {self.name} ({' '.join([self.workload.named('device'), *own])})"
 
 
 def pose(name: str, asked: Fields, dtype: str, seed: int, kind: str = FORWARD) -> Question | None:
-    """The question of these fields. It is kept, with its right answers. None if the dtype cannot hold its numbers.
+    """The question with these fields, cached with its right answers. None if the dtype cannot hold its numbers.
 
-    The fields may name another `dtype`. The arrays follow from the name, the seed and the draw. Raises ValueError for
-    an impossible workload.
+    The fields may name another `dtype`. The arrays are drawn from the name, the seed and the field `draw`. Raises
+    ValueError for an impossible workload.
     """
     fields = {one: value for one, value in asked.items() if one != "dtype"}
     return _posed(name, tuple(sorted(fields.items())), asked.get("dtype", dtype), seed, kind)
 
 
-# larger than the number of questions: they are asked in turn, and a smaller cache would never hit
+# larger than the number of questions: they are asked in order, and a smaller cache would never hit
 @lru_cache(maxsize=4096)
 def _posed(
     name: str, asked: tuple[tuple[str, Any], ...], dtype: str, seed: int, kind: str
@@ -191,20 +194,20 @@ def _sizes(axes: str, shape: Shape) -> tuple[int, ...]:
 
 
 def _gradient(upstream: str, forward: Question, rng: Generator) -> Array:
-    """The output's gradient."""
+    """The output's gradient, of the kind `upstream`."""
     normal = rng.standard_normal(forward.workload.shape_of(OUTPUT))
     if upstream == "output":  # the loss is half the squared norm of the output
         return forward.expected[OUTPUT].output
-    if upstream == "one_row":  # the loss depends on the last query only: what others contribute is a fault
+    if upstream == "one_row":  # the loss depends on the last query only: a contribution of others is a fault
         normal[:, :, :-1] = 0
     if upstream == "ones":  # the loss is the sum of the output
         normal[...] = 1
-    if upstream == "signs":  # no product of them with whole numbers rounds
+    if upstream == "signs":  # products of these with whole numbers do not round
         return np.sign(np.rint(normal))
     return normal * {"small": 2.0**-8, "large": 2.0**8}.get(upstream, 1.0)
 
 
-#: frees the questions asked so far. They serve all backends of a process; those of one dtype take some 300 MB
+#: drops the questions asked so far, which are kept for all backends of a process; those of one dtype take about 300 MB
 forget = _posed.cache_clear
 
 
@@ -216,10 +219,10 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def questions(dtype: str, seed: int, kind: str = FORWARD, most: float = np.inf) -> Iterator[Question]:
-    """Every question of a kind that `dtype` can hold, the most telling ones first.
+    """Every question of a kind that `dtype` can hold; those that find most faults come first.
 
     most : the most query-key pairs of a question, unless it is marked `daily`. float64 has only the fixed questions
-    without the long ones: special code paths are written for the formats in which a kernel is fast.
+    without the large ones: special code paths are written for the formats in which a kernel is fast.
     """
     fixed, (first, last) = table(), _SECTIONS[kind]
     asked = dict(fixed[first])
@@ -238,7 +241,7 @@ def questions(dtype: str, seed: int, kind: str = FORWARD, most: float = np.inf) 
 
 
 def sequences(dtype: str, seed: int, kind: str = FORWARD) -> Iterator[tuple[Question, list[Question]]]:
-    """A question, and the questions that are asked before it is asked again: each differs from it in one thing."""
+    """A question, and the questions that are asked before it is repeated: each differs from it in one thing."""
     found = list(table()["sequences"].items())
     for name, one in found if kind == FORWARD else found[:1]:
         first = pose(name, one["base"], dtype, seed, kind)
@@ -249,8 +252,9 @@ def sequences(dtype: str, seed: int, kind: str = FORWARD) -> Iterator[tuple[Ques
 
 # -- drawn at random ------------------------------------------------------------------------------------
 
-#: how many questions for each dtype; the most scores of one, over all batches and heads (fewer for gradients, whose
-#: references take longer); and the most numbers of its query. Each then takes a few milliseconds
+#: the number of questions for each dtype; the most scores of a question, over all batches and heads (fewer for
+#: gradients, because their exact results take longer); the most numbers of its query or key. Each question then takes a
+#: few milliseconds
 COUNTS, _SCORES, _NUMBERS = {FORWARD: 24, BACKWARD: 12}, {FORWARD: 24_000, BACKWARD: 8_000}, 48_000
 _LARGEST_DIM = 256
 #: lengths at which kernels change their tiles; they are drawn with their neighbours
@@ -259,7 +263,7 @@ _LONGEST = 1100
 _HEADS, _BATCH = 12, 4
 _LAYOUTS = ("heads_inside", "transposed", "sliced", "mixed", "mixed_2", "cache")
 _INPUTS = ("logit_std_2", "logit_std_4", "shifted_means", "outliers", "duplicated_maxima")
-#: axes of boolean arrays and biases: all ways to broadcast
+#: axes of boolean arrays and biases: many ways to broadcast
 _AXES = ("qk", "11qk", "1hqk", "b1qk", "bhqk", "b11k", "1h1k", "bh1k")
 _SIGNS = (1, 1, 1, -1)
 _BIASES = (*_AXES, "qk-", "bhqk-", *["alibi"] * 4)
@@ -268,9 +272,9 @@ _BIASES = (*_AXES, "qk-", "bhqk-", *["alibi"] * 4)
 def drawn(dtype: str, seed: int, kind: str = FORWARD) -> dict[str, dict[str, Any]]:
     """The fields of the random questions of a dtype and a seed, by name.
 
-    Half of the head dimensions are multiples of 8, for which kernels are compiled, half are any. Dtypes and kinds take
-    them in turn from one random order, so that none is asked twice before all were asked: a fault at one multiple of 8
-    is met in some dtype.
+    Half of the head dimensions are multiples of 8, for which kernels are compiled; the others are not. Dtypes and kinds
+    take them in turn from one random order, so that none repeats before all were asked: a fault at one multiple of 8 is
+    found in some dtype.
     """
     rng = default_rng([seed, zlib.crc32(b"dims")])
     eights = 8 * (1 + rng.permutation(_LARGEST_DIM // 8))
@@ -302,12 +306,12 @@ def _drawn(rng: Generator, dim: int, kind: str) -> dict[str, Any]:
         found["mask"] = " & ".join([part.text for part in parts if part is not None])
         found["array"] = str(rng.choice(_AXES)) if rng.random() < 0.2 else ""
 
-    further: dict[str, tuple[float, Callable[[], Any]]] = {  # each with its chance
+    further: dict[str, tuple[float, Callable[[], Any]]] = {  # each with its probability
         "value_dim": (0.15, lambda: int(rng.integers(1, 160))),
         "bias": (0.2, lambda: str(rng.choice(_BIASES))),
         "softcap": (0.12, lambda: round(float(np.exp(rng.uniform(np.log(1), np.log(40)))), 2)),
         "sinks": (0.12, lambda: True),
-        # within a factor of 4 of the usual one, of either sign
+        # 0.25 to 2.7 times the usual scale, of either sign
         "scale": (0.25, lambda: round(float(rng.choice(_SIGNS) * rng.uniform(0.25, 2.7)) / dim**0.5, 4)),
         "inputs": (0.3, lambda: str(rng.choice(_INPUTS))),
         "layout": (0.25, lambda: str(rng.choice(_LAYOUTS))),
@@ -320,7 +324,7 @@ def _drawn(rng: Generator, dim: int, kind: str) -> dict[str, Any]:
 
 
 def _length(rng: Generator, short: float) -> int:
-    """1 sometimes; else a tile edge or its neighbours, or any length, short ones more often."""
+    """1 with the probability `short`; else a tile edge or its neighbour, or any length, short ones more often."""
     if rng.random() < short:
         return 1
     if rng.random() < 0.5:
@@ -328,20 +332,21 @@ def _length(rng: Generator, short: float) -> int:
     return int(np.exp(rng.uniform(np.log(2), np.log(_LONGEST))))
 
 
-# -- what the arrays are ---------------------------------------------------------------------------------
+# -- how the arrays are made -----------------------------------------------------------------------------
 
 
 def _equal_logits(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    """All keys are equal, whole numbers: softmax is 1/n at any scale, exactly if n is a power of two."""
+    """All keys are equal, with whole numbers: softmax is 1/n at any scale, exactly if n is a power of two."""
     q, k = (np.clip(np.rint(one), -3, 3) for one in (q, k))
     return q, _repeated(k, np.s_[..., :1, :]), v
 
 
 def _hidden_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    """Keys differ only in components in which the queries are 0: a row has one score, a whole number, and weights 1/n.
+    """Keys differ only in components in which the queries are 0: the scores of a row are equal, its weights are 1/n.
 
-    Values are -1, 0 or 1. With n = 4 keys, and such gradients, every product and sum of the backward pass is a multiple
-    of 1/64 of few bits, so that only the gradients themselves are rounded.
+    The products of queries and keys are whole numbers, the values are -1, 0 or 1. With n = 4 keys and such numbers in
+    the output's gradient, every product and sum of the backward pass is a multiple of 1/64 of few bits, so that only
+    the gradients themselves round.
     """
     half = q.shape[-1] // 2
     q, k, v = (np.clip(np.rint(one), -1, 1) for one in (q, k, v))
@@ -353,8 +358,8 @@ def _hidden_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> 
 def _zero_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     """Keys of 0: every logit is exactly 0, and the sum over d rounds nothing.
 
-    Every second value is 2^8 times smaller. The sum of two numbers of similar size often lies half-way between two
-    numbers of the dtype, and an honest error of 2^-24 would then decide how it is rounded.
+    Every second value is 2^8 times smaller. Otherwise the sum of two numbers of similar size often lies half-way
+    between two numbers of the dtype, and a correct backend's inner error of 2^-24 decides how it is rounded.
     """
     v = v.copy()
     v[..., 1::2, :] /= 256
@@ -364,7 +369,7 @@ def _zero_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Th
 def _lookup(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
     """Keys are orthogonal codes of ±1, and a query is a large multiple of one of them: o is the value of that key.
 
-    Its logit is at least 128 and all others are 0: e^−128 is nothing in any format.
+    The logit of this key is at least 128, and all others are 0: beside 1, e^−128 is lost in every format.
     """
     dim, codes = k.shape[-1], np.ones((1, 1))
     while len(codes) < dim:
@@ -376,7 +381,10 @@ def _lookup(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three
 
 
 def _carried(parts: Callable[[int, int, float], Sequence[tuple[Any, Any]]]) -> Distribution:
-    """The logit comes from the first components of query and key. parts : gives them for the sizes and the scale."""
+    """The logit comes from the first components of query and key; the others are 0.
+
+    parts : gives the first components, as pairs of query and key, for the numbers of queries and keys and the scale.
+    """
 
     def construct(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
         q, k = np.zeros_like(q), np.zeros_like(k)
@@ -388,14 +396,14 @@ def _carried(parts: Callable[[int, int, float], Sequence[tuple[Any, Any]]]) -> D
 
 
 def _all(logit: float) -> Distribution:
-    """Every logit is exactly `logit`, from powers of two if possible."""
+    """Every logit is exactly `logit`, a product of powers of two if possible."""
     return _carried(
         lambda n, m, s: [(at := 2.0 ** math.floor(math.log2(abs(logit / s)) / 2), logit / s / at)]
     )
 
 
 def _staircase(step: float) -> Distribution:
-    """Key j has the logit j·step in every row: the answer of a row is the value at the highest step that it sees."""
+    """Key j has the logit j·step in every row: the output of a row is the value at the highest step that it sees."""
     return _carried(lambda queries, keys, scale: [(step / scale, np.arange(keys))])
 
 
@@ -406,10 +414,10 @@ EXACT: dict[str, Distribution] = {
     "look-up": _lookup,
     **{f"all_{name}": _all(at) for name, at in (("1024", 1024.0), ("-49152", -49152.0), ("-48", -48.0))},
     "all_-2^20": _all(-(2.0**20)),
-    # half-way between two bfloat16 numbers: if the maximum alone is rounded, e^−128 is left, which is 0. A backend that
-    # rounds the scores as well is right: they are still equal
+    # half-way between two bfloat16 numbers: a backend that rounds only the maximum is left with e^−128, which is 0. A
+    # backend that rounds the scores as well is right: they are still equal
     "all_-49280": _carried(lambda queries, keys, scale: [(128, -384 / scale), (1, -128 / scale)]),
-    # the logits of a row are equal, those of neighbouring rows 512 apart: a maximum that rows share leaves e^−512 = 0
+    # the logits of a row are equal, those of neighbouring rows 512 apart: if rows share a maximum, e^−512 = 0 is left
     "levels": _carried(lambda n, _, scale: [(16 * (np.arange(n) % 5 - 2), 512 / (16 * scale))]),
     "long_staircase": _staircase(64.0),
     "staircase": _staircase(256.0),
@@ -424,9 +432,9 @@ def _rising(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three
 
 
 def _needles(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    # every query looks for one key among thousands: half of them for the last keys, half for any. Its logit is 10, that
-    # of the others N(0, 100/d): it has most of the weight, so a missing key is noticed, and the others are not so small
-    # that a float32 sum which already has the one would lose them all
+    # every query looks for one key among thousands: half of the queries for one of the last keys, half for any key. The
+    # logit of this key is 10, the others are N(0, 100/d). So it has most of the weight, and a missing key is noticed;
+    # but the other weights are not so small that a float32 sum that already holds this one loses them all
     keys, queries = k.shape[-2], q.shape[-2]
     last = keys - 1 - np.arange(queries // 2) % keys
     sought = np.concatenate([last, rng.integers(0, keys, size=queries - queries // 2)])
@@ -435,10 +443,10 @@ def _needles(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Thre
 
 
 def _creeping(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    # every sixteenth key raises the largest score, by 0.04 to 0.06 in all. If rescaling is skipped for so small a rise
-    # in each of many blocks, sum and output drift apart by as much. The steps are unequal: an equal factor would be
-    # rounded in the same way in every block. The other keys lie up to ln 16 below, because weights of one mantissa may
-    # round worse than budgets expect. The rows differ by up to a third, so that their sums round differently
+    # every sixteenth key raises the largest score, by 0.04 to 0.06 in all. If a kernel skips the rescaling for each of
+    # these small rises, its sum and its output drift apart by as much. The steps are unequal, because an equal factor
+    # would round in the same way in every block. The other keys lie up to ln 16 below, because weights of one mantissa
+    # may round worse than budgets expect. The rows differ by up to a third, so that their sums round differently
     queries, keys = q.shape[-2], k.shape[-2]
     rise = 0.06 * np.sort(rng.random(keys))
     fall = np.where(np.arange(keys) % 16 == 0, 0.0, rng.uniform(0.0, np.log(16), size=keys))

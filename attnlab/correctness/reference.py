@@ -1,7 +1,7 @@
-"""The truth: attention and its gradients in float64, in blocks of query rows.
+"""The exact results: attention and its gradients in float64, in blocks of query rows.
 
 The formulas are those of `attnlab.workload.inputs`; gradients follow by the chain rule. One head at a time is held in
-float64. Small heads share a block, because a block costs some dozen calls, however small it is.
+float64. Small heads share a block, because every block, even a small one, takes a dozen calls or more.
 """
 
 import itertools
@@ -18,14 +18,14 @@ from attnlab.workload.mask_kinds import Given, Place
 from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import Array
 
-#: elements of one (query rows × keys) block of float64; some six such arrays exist at once
+#: elements of one (query rows × keys) block of float64; about six such arrays exist at once
 _BLOCK = 1 << 20
 #: elements up to which heads and batches share a block, so that it fits into the cache
 _SHARED = 1 << 16
 
 
 def finite(inputs: Inputs) -> Inputs:
-    """`inputs` if its arrays hold no NaN and no infinity, else ValueError."""
+    """Return `inputs`. Raises ValueError if an array holds a NaN or an infinity."""
     for name in ("query", "key", "value", "output_gradient"):
         array = getattr(inputs, name)
         if array is not None and not np.isfinite(array).all():
@@ -34,7 +34,7 @@ def finite(inputs: Inputs) -> Inputs:
 
 
 def chosen_rows(rows: ArrayLike | None, queries: int) -> NDArray[np.intp]:
-    """The indexes of the query rows, all for None. Raises ValueError for one out of range."""
+    """The indexes of the query rows, all for None. Raises ValueError if one is out of range."""
     if rows is None:
         return np.arange(queries)
     index = np.asarray(rows)
@@ -61,9 +61,9 @@ def at_rows(inputs: Inputs, rows: ArrayLike | None) -> Inputs:
 
 
 def pulled_rows(inputs: Inputs) -> NDArray[np.intp]:
-    """The query rows whose output has a gradient: only these contribute to gradients. The first row if there are none.
+    """The query rows whose output gradient is not 0; the first row if there are none.
 
-    Raises ValueError without a gradient, and for NaN and infinity.
+    Only these rows contribute to gradients. Raises ValueError without an output gradient, and for NaN and infinity.
     """
     if inputs.output_gradient is None:
         raise ValueError("the inputs must have an output_gradient, got None; Inputs.of takes it")
@@ -84,9 +84,9 @@ class Rows:
     Arrays are (batches, heads, length, dim). k and v are repeated for every query head; `onto_keys` adds up the query
     heads of a key head. A sink is the last key, see `Inputs.without_sinks`.
 
-    at : the batches, heads and rows of the result. at_keys : its batches and key heads. visible, bias : broadcastable
-    to (…, rows, keys); None if all is seen, and if there is none.
-    raw : x = scale q·k. capped : f(x) = c tanh(x/c), x itself without a soft cap. slope : f', None if it is 1.
+    at : the slices of batches, heads and rows in the result. at_keys : the slices of batches and key heads.
+    visible, bias : broadcastable to (…, rows, keys); None if all keys are seen, or if there is no bias.
+    raw : x = scale q·k. capped : f(x) = c tanh(x/c), or x itself without a soft cap. slope : f', None if it is 1.
     scores : f(x) + bias. fall : s − m, 0 at masked keys. top : m, (…, rows, 1), 0 in a row that sees no key.
     partition : l = Σ e^{s − m}, (…, rows, 1). weights, output : 0 in rows that see no key.
     """
@@ -98,7 +98,7 @@ class Rows:
         bias, seen = _bias_at(inputs, place), inputs.mask.visible(place)
         self.bias = None if bias is None else bias.astype(np.float64)
         self.visible = seen
-        if seen is not None:  # the last two axes whole, so that keys can be counted
+        if seen is not None:  # the last two axes in full, so that keys can be counted
             self.visible = np.broadcast_to(seen, (*seen.shape[:-2], at[2].stop - at[2].start, n))
         self.q, self.k, self.v = inputs.query[at].astype(np.float64), key, value
         self.scale, self.softcap = inputs.scale, inputs.softcap
@@ -126,11 +126,11 @@ class Rows:
 
     @property
     def seen(self) -> Array | float:
-        """How many keys each row sees, (…, rows, 1)."""
+        """The number of keys that each row sees, (…, rows, 1)."""
         return float(self.k.shape[-2]) if self.visible is None else self.visible.sum(axis=-1, keepdims=True)
 
     def through(self, x: Array, power: int = 1) -> Array:
-        """x f'^power: a change of a raw score, or a gradient in the backward pass, passes the soft cap."""
+        """x f'^power: how a change of a raw score, or a gradient in the backward pass, passes the soft cap."""
         return x if self.slope is None else x * self.slope**power
 
     @property
@@ -140,34 +140,34 @@ class Rows:
 
     @property
     def scale_response(self) -> Array:
-        """ds/d ln(scale) less its mean over the weights, (…, rows, keys)."""
+        """ds/d ln(scale) minus its mean over the weights, (…, rows, keys)."""
         moved = self.through(self.raw)
         return np.asarray(moved - (self.weights * moved).sum(axis=-1, keepdims=True))
 
     def onto_keys(self, x: Array) -> Array:
-        """The sums of x, (batches, heads, ...), over the heads of a key head: (batches, key heads, ...)."""
+        """The sums of x, (batches, heads, ...), over the query heads of each key head: (batches, key heads, ...)."""
         key_heads = self.at_keys[1].stop - self.at_keys[1].start
         return x.reshape(x.shape[0], key_heads, -1, *x.shape[2:]).sum(axis=2)  # type: ignore[no-any-return]
 
     @property
     def extremes(self) -> tuple[Array, Array]:
-        """Least and greatest of the values by component, 0 in rows that see no key: (…, rows, value_dim)."""
+        """The least and the greatest value of each component, 0 in rows that see no key: (…, rows, value_dim)."""
         least, most = (f(self.v, axis=-2, keepdims=True) for f in (np.min, np.max))
         some = self.partition > 0
         return np.where(some, least, 0.0), np.where(some, most, 0.0)
 
 
 def blocks(inputs: Inputs) -> Iterator[Rows]:
-    """Every block of query rows: small heads together, others apart."""
+    """Every block of query rows. Small heads share a block; other heads have blocks of their own."""
     inputs = inputs.without_sinks()
     (batch, heads, queries, n), group = inputs.shape, inputs.group
-    # all heads of a key head, or one of them alone
+    # a block has all query heads of one or more key heads, or a single query head
     fit = max(1, _SHARED // (queries * n)) // group * group or 1
     batches, members = max(1, fit // heads), min(fit, heads)
     for b, h in itertools.product(range(0, batch, batches), range(0, heads, members)):
         these = slice(b, min(b + batches, batch)), slice(h, min(h + members, heads))
         at_keys = (these[0], slice(h // group, (these[1].stop - 1) // group + 1))
-        # only these heads in float64: the whole input would double or quadruple its memory
+        # only these heads are converted: all inputs in float64 would take two to four times their memory
         key, value = inputs.key[at_keys].astype(np.float64), inputs.value[at_keys].astype(np.float64)
         own = these[1].stop - h
         if key.shape[1] != own:
@@ -193,7 +193,7 @@ class Backward:
 
     @property
     def gradients(self) -> tuple[Array, Array, Array]:
-        """Of query, (…, rows, head_dim), and this block's share of those of key and value."""
+        """The gradient of the query, (…, rows, head_dim), and this block's part of those of key and value."""
         rows, scaled = self.rows, self.rows.scale * self.raw_slopes
         return scaled @ rows.k, scaled.mT @ rows.q, rows.weights.mT @ self.g
 

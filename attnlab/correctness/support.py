@@ -1,7 +1,8 @@
 """What a backend supports: whether it can run here (`listed`), and for every feature yes or why not (`support`).
 
-A backend runs in a process of its own, which it may crash, and its answers are checked against float64 as before every
-race. It gives the reason for what it declines. What it does not decline and gets wrong is a fault.
+A backend runs in a separate process, because it may crash. Its answers are checked against float64, as before every
+race. It gives a reason for each workload that it declines. A wrong answer to a workload that it does not decline is a
+fault.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.workload import DIRECTIONS, OUTPUT, Workload
 
 YES = "yes"
-#: the beginning of an answer: it does not decline the workload, but was not run on it
+#: how an entry begins if the backend does not decline the workload, but was not run on it
 DECLARED = "declared, not run"
-#: the beginning of an answer: it does not decline the workload, but fails on it
+#: how an entry begins if the backend does not decline the workload, but fails on it
 FAULT = "FAULT: "
-#: seconds for a call, which may compile, and for an import
+#: seconds for a call, which may compile; for an import
 _SECONDS, _IMPORT_SECONDS = 300.0, 60.0
-#: what a NaN that the mask hides may do in the answer, the worst first
+#: what a NaN that the mask hides may do to the answer, the worst first
 _HIDDEN = ("makes other numbers wrong", "comes out", "stays hidden")
-#: powers of two that are tried as scores in float16; 2^16 is beyond its largest number
+#: exponents of the powers of two that are tried as scores in float16; 2^16 is beyond its largest number
 _POWERS = range(8, 25)
 #: the workload to which features are added: the smallest shape that kernels for real models take
 BASE = Workload(batch=2, heads=4, queries=32, keys=32, head_dim=64)
 PLAIN, BLOCK = "no mask", "multi-head block"
-#: kinds of masks that have a field of their own, and a caller's own array
+#: kinds of masks that are no feature of their own: those with a field, and a caller's own array
 _SAID_ELSEWHERE = ("causal", "window", "key_lengths", "given")
 _FEATURES: dict[str, Mapping[str, Any]] = {
     PLAIN: {},
@@ -70,9 +71,9 @@ _FEATURES: dict[str, Mapping[str, Any]] = {
 
 
 def features() -> dict[str, Mapping[str, Any]]:
-    """The fields of `Workload` that each feature sets on `BASE`, by its name.
+    """The fields of `Workload` that each feature changes in `BASE`, by the name of the feature.
 
-    One feature for each kind of mask that is written as text; ``random`` is any boolean array.
+    Each kind of mask that is written as text is one feature; ``random`` stands for any boolean array.
     """
     found = dict(_FEATURES)
     for kind, cls in Part.kinds.items():
@@ -92,8 +93,9 @@ def asked(feature: str, device: str, dtype: str = "float32", direction: str = "f
 class Support:
     """What one backend supports on one device. unavailable : why nothing could be asked.
 
-    versions : of its libraries. answers : by feature, direction and number format `YES`, or why not.
-    hidden : what becomes of a NaN in a key or a value that the mask hides. largest : the largest score in float16.
+    versions : of its libraries. answers : by feature, direction and number format: `YES`, or why not.
+    hidden : what a NaN does in a key or a value that the mask hides. largest : the largest score that is right in
+    float16.
     """
 
     backend: str
@@ -122,8 +124,9 @@ def support(
 ) -> Support:
     """Ask the backend `name` for every feature, in every direction and number format.
 
-    Each yes is run once and judged. One that compiles for seconds at every shape is run only in the forward pass in
-    float32; its other declarations are believed. only : these features. Raises ValueError for an unknown backend.
+    Each workload that is not declined is run once, and the answer is judged. A backend that compiles for seconds at
+    every shape is run only in the forward pass in float32; the rest is believed without a run. only : the features to
+    ask for. Raises ValueError for an unknown backend.
     """
     slow, held = compiles_often(name, folders), Held(Contender.parse(name), folders, device)
     answers: dict[str, dict[str, dict[str, str]]] = {}
@@ -151,7 +154,7 @@ def support(
 
 
 def _output(held: Held, device: str, *arrays: Any, **asked: Any) -> NDArray[Any] | None:
-    """The answer to these arrays, in float32 unless a dtype is asked for; None if there is none."""
+    """The output for these arrays, in float32 unless `asked` has a dtype; None if the backend gives none."""
     plain, packed = pack(Inputs.of(*(np.asarray(one, np.float32) for one in arrays), **asked))
     how: dict[str, Any] = {"device": device, "direction": "forward", "layouts": []}
     try:
@@ -162,15 +165,16 @@ def _output(held: Held, device: str, *arrays: Any, **asked: Any) -> NDArray[Any]
 
 
 def _hidden(output: Callable[..., NDArray[Any] | None]) -> str:
-    """The worst of `_HIDDEN` that a NaN in a masked key or value does, for a padded batch and for a causal mask.
+    """The worst of `_HIDDEN` that NaN in a masked key or value does, for a padded batch and for a causal mask.
 
-    One NaN is the first masked key, in the same block of keys as the last visible one. Another is far behind it.
+    There are two NaN positions: the first masked key, in the same block of keys as the last visible one; and a key far
+    behind it.
     """
     masks: tuple[dict[str, Any], ...] = ({"key_lengths": [70]}, {"causal": "top_left"})
     found = set[str]()
     for what, mask in itertools.product((1, 2), masks):
         arrays = [np.ones((1, 1, keys, 64)) for keys in (70, 140, 140)]
-        arrays[2] *= np.arange(140)[:, None]  # a key with a wrong weight is seen in the answer
+        arrays[2] *= np.arange(140)[:, None]  # the values differ, so that a wrong weight shows
         right = output(*arrays, **mask)
         arrays[what][:, :, [70, 139]] = np.nan
         answer = output(*arrays, **mask)
@@ -195,7 +199,7 @@ def _largest(output: Callable[..., NDArray[Any] | None]) -> str:
 
 @dataclass(frozen=True)
 class Listed:
-    """A backend: its library if it loads, a summary in one line, and why it cannot run here (None: it can)."""
+    """A backend: its library if it loads, a summary in one line, and why it cannot run here (None if it can)."""
 
     name: str
     library: str
@@ -210,10 +214,10 @@ def listed(
     *,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> list[Listed]:
-    """Every backend, or each of `names` in that order: whether it can do a plain workload on `device`.
+    """Every backend, or each of `names` in that order, and whether it can run a plain workload on `device`.
 
     They are imported one after the other in one process, because most of them share a library. If that process ends or
-    hangs, the backend is tried again in a fresh one. Raises ValueError for a folder that does not exist.
+    hangs, the backend is tried again in a new one. Raises ValueError for a folder that does not exist.
     """
     found: list[Listed] = []
     variables = Contender("", "").environment(os.environ)

@@ -1,13 +1,13 @@
-"""Is one answer right? It is compared with what is expected, and the first thing that is wrong is reported.
+"""Is one answer right? It is compared with the expected result, and the first thing that is wrong is reported.
 
-There are two kinds of test. *Facts* hold for every right answer: it is finite, it lies between the least and the
-greatest value of its head, no row is wrongly all zeros, and what nothing rounds is exact. *Statistics* compare the
-error with what independent roundings predict: its size, its largest component, and two directions in which errors of
-rounding do not line up: the output itself (a gain: weights that do not sum to 1) and the derivative in the scale (a
-wrong scale).
+There are two kinds of tests. *Facts* hold for every right answer: it is finite, it lies between the least and the
+greatest value of its head, no row is wrongly all zeros, and what is not rounded is exact. *Statistics* compare the
+error with the error that independent roundings predict: its size, its largest component, and its parts along two
+directions, along which errors of rounding do not line up. The directions are the output itself (a gain: weights that do
+not sum to 1) and the derivative with respect to the scale (a wrong scale).
 
-`weigh` compares one answer with its truth; `judge` all answers to a workload on some of its query rows, as races do
-before the clock starts.
+`weigh` compares one answer with its exact result. `judge` compares all answers to a workload, on some of its query
+rows, as races do before the clock starts.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from attnlab.workload.number_formats import Array, float_format, lower
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import LOG_SUM, OF_QUERIES, OUTPUT, Workload
 
-#: the contract: an honest error is at most this many budgets
+#: the contract: the error of a right answer is at most this many budgets
 SLACK = 1.25
-#: standard deviations of the scatter of the measured error that are allowed on top
+#: the number of standard deviations of the measured error that are allowed in addition
 SCATTERS = 6.0
-#: largest |error|/rms; a normal error passes it once in 10^13 components
+#: the largest |error|/rms of a component; a normal error exceeds it once in 10^13 components
 LARGEST = 7.5
-#: standard errors from which on a directed error counts: P(|z| > x) <= 2 exp(-x²/2) for any independent errors that are
-#: as likely up as down, since z is normalised by their own scatter
+#: the number of standard errors beyond which an error along a direction counts: P(|z| > x) <= 2 exp(-x²/2) for any
+#: independent errors that are as likely up as down, because z is normalised by their own scatter
 DIRECTED = 8.0
-#: the same if rows share roundings, for example of keys that were scaled for all of them
+#: the same if rows share roundings, for example of keys that were multiplied by the scale once for all rows
 DIRECTED_SHARED = 20.0
-#: roundings of constants (scale, log2 e, 1/l) that every row shares, in units of the inner roundoff
+#: what roundings of constants (scale, log2 e, 1/l), which all rows share, may shift; in units of the inner roundoff
 CONSTANTS = 4.0
-#: a shared shift below this part of the dtype's own roundoff does not count
+#: a shift that rows share does not count below this fraction of the dtype's own roundoff
 IMMATERIAL = 1 / 8
-#: the same on inputs that are not the check's own: saturated rows have many weights that are subnormal in float16,
+#: the same on inputs that are not those of the check: saturated rows have many weights that are subnormal in float16,
 #: and PyTorch's fused CPU kernel shifts by up to 0.2 u there
 IMMATERIAL_ANYWHERE = 1 / 2
-#: like CONSTANTS, if scores are 0 and weights 1/2, so that no constant is rounded: numbers that are cut off instead of
+#: like CONSTANTS, if scores are 0 and weights 1/2, so that no constant rounds: numbers that are cut off instead of
 #: rounded lose 1/(2 ln 2) = .72 u on average
 NO_CONSTANTS = 0.5
 
-#: a direction explains an error if the rest is a smaller part of it than this
+#: a direction explains an error if the rest of the error is less than this fraction of it
 _MOST = 0.5
 #: the least predicted error, so that its square is not zero in float64
 _LEAST = 1e-140
@@ -58,15 +58,15 @@ _LEAST = 1e-140
 Answers = Mapping[str, NDArray[Any]]
 #: query rows, None for all
 QueryRows = Sequence[int] | None
-#: a direction, what it means if it makes up most of the error, and what the error resembles otherwise
+#: per direction: the error's part along it, its meaning if it is most of the error, what the error resembles if not
 Along = Sequence[tuple["Direction", str, str]]
 
 
 class Direction(NamedTuple):
     """The part of an error that lies along a known direction: error ≈ shift × direction.
 
-    z : shift in units of its standard error, from the scatter between independent errors. rest : the part of the error
-    that does not lie along the direction.
+    z : shift in units of its standard error, which comes from the scatter between independent errors. rest : the
+    fraction of the error that does not lie along the direction.
     """
 
     shift: float
@@ -84,8 +84,9 @@ class Direction(NamedTuple):
 def directed(error: Array, direction: Array, rms: Array, shared: tuple[int, ...]) -> Direction:
     """The component of `error` along `direction`, weighted by 1/rms², with a standard error from clusters.
 
-    A cluster is what shares roundings, along the axes `shared`. The standard error is √Σt², t the contribution of a
-    cluster. It needs no budget: it is right for any errors that are independent between clusters.
+    A cluster is a set of components that share roundings, along the axes `shared`. The standard error is √Σt², where t
+    is the contribution of a cluster. It needs no budget: it is right for any errors that are independent between
+    clusters.
     """
     pulled = (error * direction / rms**2).sum(axis=shared)
     total, norm = float(pulled.sum()), float((direction * direction / rms**2).sum())
@@ -104,12 +105,12 @@ def weigh(
     directions: float | None = DIRECTED,
     immaterial: float = IMMATERIAL,
 ) -> Accuracy:
-    """Compare `output`, (batch, heads, rows, value_dim), or ln Z, (batch, heads, rows), with what is `expected`.
+    """Compare `output`, (batch, heads, rows, value_dim), or ln Z, (batch, heads, rows), with the `expected` result.
 
-    The `reason` of the result is the first thing that is wrong, in words. exact : no weight and no score is rounded, so
-    that only the tightest budget is honest and the errors of all components are independent. directions : the z beyond
-    which a gain or a wrong scale is reported; None: not looked for. immaterial : the part of the dtype's roundoff that
-    a shared shift may have.
+    The `reason` of the returned accuracy is the first thing that is wrong, in words. exact : no weight and no score
+    rounds, so that only the tightest budget holds and the errors of all components are independent. directions : the z
+    beyond which a gain or a wrong scale is reported; None: not tested. immaterial : the fraction of the dtype's
+    roundoff that a shared shift may have.
     """
     truth, of = expected.output, expected.of
     answer = np.asarray(output, dtype=np.float64).reshape(truth.shape)
@@ -122,7 +123,7 @@ def weigh(
     error, dtype = answer - truth, expected.dtype
     budget, mantissa = (expected.classes[FULL], 1.0) if exact else (expected.lenient, expected.mantissa)
     relative, allowed = relative_error(error, truth), allowance(budget) * mantissa
-    # below the smallest normal number inside a processor may take 0 for it
+    # a processor may replace inner numbers below the smallest normal one by 0
     inner = float_format("float64" if dtype == "float64" else "float32")
     least = max(float_format(dtype).smallest_subnormal, inner.smallest_normal, _LEAST)
     rms = np.maximum(budget.rms, least) * mantissa
@@ -135,22 +136,22 @@ def weigh(
     )
     fault = _broken_fact(expected, answer, error, rms)
     if fault is None and (exact or expected.first_order):
-        # equal scores have no derivative in the scale: all weights of a row are one number, and are rounded alike
+        # if all scores of a row are equal, the tilt is 0: all its weights are one number, and round alike
         told = directions is not None and (exact or bool(tilt.any()))
         named = _counted(along, truth, tilt, systematic(dtype, None if exact else immaterial)) if told else ()
-        # e^δ − 1 in place of δ: a large error of a score is not normal in the weight
+        # e^δ − 1 in place of δ: if the error δ of a score is large, the error of its weight is not normal
         spread = 0.0 if exact else expected.lenient.exponent_error
         far = np.abs(error) / rms * (LARGEST * spread / math.expm1(LARGEST * spread) if spread else 1.0)
-        # a weight moves all components of a block's row: a product of two normal numbers has four times the tail
+        # a weight moves a whole row of a block: products of two normal numbers are allowed four times the limit
         far = far / 4 if expected.of_block else far
         fault = _improbable(expected, named, directions or 0.0, relative, allowed, far)
     likest, cause, _ = min(along, key=lambda each: each[0].rest)
     if fault is not None and likest.rest < _MOST and cause not in fault:
         fault = f"{fault}; {cause}"
-    # the tightest class that covers the error, and the error in its budgets
+    # the tightest class that covers the error, and the ratio of the error to its budget
     kind = classify(relative, expected.classes, SLACK) if math.isfinite(relative) else None
     if kind is None and relative <= allowed:
-        kind = SCORES  # within the scatter that few roundings leave
+        kind = SCORES  # covered together with the scatter of few roundings
     most = expected.classes[kind or SCORES].relative
     ratio = relative / most if most > 0 else (0.0 if relative == 0 else math.inf)
     ulp = max_ulp(error, truth, dtype)
@@ -158,10 +159,11 @@ def weigh(
 
 
 def _counted(along: Along, truth: Array, tilt: Array, honest: float) -> Along:
-    """The directions, that of the scale and that of the result, along which an error is more than an `honest` shift.
+    """The directions along which the shift of an error is more than `honest`. along : of the scale, then of the result.
 
-    An exponential may shift all weights by as much. That moves small scores by a larger part of themselves, so what
-    counts is how far the result moves. A shift of 1 or more is beyond what is linear: the derivative is nearly 0 there.
+    A rounded exponential may shift all weights by `honest`. If scores are small, this is like a larger relative error
+    of the scale. So the limit for the scale is the shift that moves the result as far as a gain of `honest` does. A
+    shift of 1 or more does not count: the derivative is nearly 0 there, and the error is not linear in it.
     """
     most = honest * max(1.0, float(np.linalg.norm(truth)) / max(float(np.linalg.norm(tilt)), _LEAST))
     return tuple(one for one, low in zip(along, (most, honest), strict=True) if low < abs(one[0].shift) < 1)
@@ -170,8 +172,8 @@ def _counted(along: Along, truth: Array, tilt: Array, honest: float) -> Along:
 def _improbable(
     expected: Expected, along: Along, least_z: float, relative: float, allowed: float, far: Array
 ) -> str | None:
-    """What independent roundings do not cause: an error that lines up, is too large, or is far off at one place."""
-    # other faults have a part along both directions too: a cause is named only if it is most of the error
+    """Why independent roundings cannot cause the error: it lines up, is too large, or far off at one place. Or None."""
+    # other faults have parts along both directions too: a cause is named only if it is most of the error
     for one, cause, like in sorted(along, key=lambda each: (each[0].rest >= _MOST, -abs(each[0].z))):
         if abs(one.z) > least_z:
             said = cause if one.rest < _MOST else f"errors line up with {like}, as if it were {one.said}"
@@ -185,12 +187,12 @@ def _improbable(
 
 
 def allowance(budget: ErrorBudget) -> float:
-    """The largest relative error that passes: 1.25 budgets, and six times the scatter of few roundings."""
+    """The largest relative error that passes: 1.25 budgets plus six standard deviations of the scatter."""
     return budget.relative * (SLACK + SCATTERS * float(np.nan_to_num(budget.relative_scatter)))
 
 
 def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
-    """The relative shift that honest rows may share. immaterial : None if nothing but the output is rounded."""
+    """The relative shift that rows of a right answer may share. immaterial : None if only the output is rounded."""
     inner = float_format("float64" if dtype == "float64" else "float32").unit_roundoff
     if immaterial is None:
         return NO_CONSTANTS * inner
@@ -205,7 +207,7 @@ def max_ulp(error: Array, output: Array, dtype: str) -> float:
     form = float_format(dtype)
     size = np.maximum(np.abs(output).max(axis=-1, keepdims=True), form.smallest_normal)
     spacing = 2 * form.unit_roundoff * np.exp2(np.floor(np.log2(size)))
-    with np.errstate(over="ignore"):  # float64 has no number for an error beside a row of zeros
+    with np.errstate(over="ignore"):  # the ratio to a row of zeros may overflow float64
         return float((np.abs(error) / spacing).max())
 
 
@@ -218,7 +220,7 @@ def relative_error(error: Array, exact: Array) -> float:
 
 
 def _incomparable(expected: Expected, answer: Array) -> str | None:
-    """Why an answer cannot be compared: NaN, infinity, or -inf in other places than where a query sees nothing."""
+    """Why an answer cannot be compared: NaN, infinity, or -inf at other places than where it is expected."""
     infinite, bad = expected.infinite, ~np.isfinite(answer)
     if infinite is not None:
         misplaced = np.argwhere(np.isneginf(answer) != infinite)
@@ -261,9 +263,9 @@ def _broken_fact(expected: Expected, answer: Array, error: Array, rms: Array) ->
 
 # -- other scales and lower number formats
 
-#: an answer is that to another question if its error there is smaller than this part of its error here
+#: an answer is right for another scale if its error there is smaller than this fraction of its error here
 _NEARER = 0.1
-#: by increasing roundoff, with names for a person. TF32 rounds the inputs of products as float16 does
+#: the formats by increasing roundoff, with their names in messages. TF32 rounds the inputs of products as float16 does
 _FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfloat16"}
 #: standard errors, as for `DIRECTED`: another fault exceeds them once in a thousand cases
 _SURELY = 4.0
@@ -272,9 +274,9 @@ _SURELY = 4.0
 def weigh_rows(
     inputs: Inputs, expected: Expected, answer: NDArray[Any], rows: QueryRows, **how: Any
 ) -> Accuracy:
-    """A whole named answer to `inputs`, weighed at the query `rows` (None: all), with an explanation of a wrong output.
+    """Compare a whole named answer to `inputs` at the query `rows` (None: all), and explain a wrong output.
 
-    expected : at these rows. how : as for `weigh`. The reason of an answer other than the output begins with its name.
+    expected : at these rows. how : as for `weigh`. The reason for an answer other than the output begins with its name.
     """
     if rows is not None and expected.of in OF_QUERIES:
         answer = answer[:, rows] if inputs.block is not None else answer[:, :, rows]
@@ -287,18 +289,19 @@ def weigh_rows(
 
 
 def _explained(inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: QueryRows) -> str:
-    """The `fault` of an answer to `inputs`, (batch, heads, rows, value_dim), with a lower format that explains it.
+    """The `fault` of an answer to `inputs`, (batch, heads, rows, value_dim), with an explanation if one is found.
 
-    Or, instead of it, that the answer is right for a scale of 1/√head_dim, 1/head_dim or 1 that was not asked for.
-    exact : what is expected at the query `rows`. A format explains the answer if it is right, by the budget of that
-    format, for inputs rounded to it, and if its error follows these inputs: it is as large as the rounding of the
-    inputs moves the truth (a shift of 1; it is 0 for any other fault), and larger than by chance.
+    If the answer is right for a scale of 1/√head_dim, 1 or 1/head_dim that was not asked for, that is returned instead.
+    Otherwise a lower number format may explain the error. Then the answer is right, by the budget of that format, for
+    inputs rounded to it. And the error follows these inputs: it is about as large as the shift of the exact result by
+    the rounding of the inputs (a shift of 1; other faults have 0), and larger than by chance. exact : what is expected
+    at the query `rows`.
     """
     if inputs.block is not None or not np.isfinite(answer).all():
         return fault
     for other in (inputs.query.shape[3] ** -0.5, 1.0, 1 / inputs.query.shape[3]):
         expected = expect(inputs.with_(scale=other, output_gradient=None), rows)[OUTPUT]
-        # if the scale hardly matters, both are equally near
+        # if the scale hardly matters, the answer is equally near to both
         nearer = np.abs(answer - expected.output).max() < _NEARER * np.abs(answer - exact.output).max()
         if nearer and weigh(expected, answer).passed:
             return f"it is right for a scale of {other:.3g}, where {inputs.scale:.3g} was asked for"
@@ -325,15 +328,15 @@ def _explained(inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str
 
 #: query rows are sampled so that at most about this many scores are computed in float64
 _SCORES = 2**19
-#: elements of a head_dim × value_dim matrix up to which the rows of a block cost about as much as their scores
+#: the largest head_dim × value_dim at which a row of a block costs about as much as its scores
 _HEAD = 2**12
 
 
 def sampled_rows(workload: Workload, generator: np.random.Generator, most: int | None = None) -> list[int]:
-    """Query rows to be checked: all if they are few, else the first, the last and some others.
+    """Query rows to be checked: all if they are few, else the first, the last and random others.
 
-    most : how many; None for as many as are computed fast. For a block with large heads these are fewer: the error of a
-    query passes through a matrix of head_dim × value_dim for each row.
+    most : the number of rows; None for as many as can be computed fast. A block with large heads has fewer rows: for
+    each row, the error of a query passes through a matrix of head_dim × value_dim.
     """
     per_row = workload.batch * workload.heads * workload.keys
     if workload.d_model is not None:
@@ -353,12 +356,12 @@ def judge(
     computes_in: str | None,
     known: dict[str | None, Mapping[str, Expected]] | None = None,
 ) -> Accuracy:
-    """How exact whole `answers` are on these query rows: the worst of them, with the reason if it is wrong.
+    """The accuracy of whole `answers` on these query rows: that of the worst one, with the reason if it is wrong.
 
     answers : by the names of `Workload.results`. computes_in : the number format in which the contender computes. If it
-    is lower than the workload's, the truth is that for inputs rounded to it, with its budget. The output's gradient
-    should be 0 except on these rows: then the gradients of key and value do not depend on the other rows. known : keeps
-    the truth of these inputs and rows, by number format, for the next contender.
+    is lower than the workload's, the exact results and the budget are those for inputs rounded to it. The output's
+    gradient should be 0 except on these rows: then the gradients of key and value do not depend on the other rows.
+    known : keeps the exact results for these inputs and rows, by number format, for the next contender.
 
     Raises Declined if that number format does not hold the inputs.
     """
@@ -374,5 +377,5 @@ def judge(
 
 
 def anywhere(name: str) -> dict[str, Any]:
-    """How an answer is weighed if the inputs are not those of the check's questions."""
+    """How `weigh` judges an answer if the inputs are not those of the check's questions."""
     return {"directions": DIRECTED_SHARED if name == OUTPUT else None, "immaterial": IMMATERIAL_ANYWHERE}

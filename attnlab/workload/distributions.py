@@ -1,16 +1,17 @@
-"""Where query, key and value come from: how they are drawn (``DISTRIBUTIONS``), or a file that a model's inputs fill.
+"""Where query, key and value come from: how they are drawn (``DISTRIBUTIONS``), or a file with the inputs of a model.
 
-A distribution turns three standard normal arrays into query, key and value. The value keeps zero mean: with a mean of
-1 a wrong scale would hardly move the output. One more row of the table is known to options, plan files and reports.
+A distribution turns three standard normal arrays into query, key and value. The value keeps zero mean: with a mean of 1
+a wrong scale would hardly move the output. Options, plan files and reports know every entry of the table; a new one
+needs no other change.
 
-The inputs of a model lie in one safetensors file, layer by layer. A workload names one as a distribution,
+The inputs of a model are in one safetensors file, layer by layer. A workload names one layer as its distribution,
 ``qkv.safetensors/layer3@1f3a9c02b7d4e655``: the path, the layer, and the digest of the whole file (the first 64 bits of
 its SHA-256). On the command line the digest may be left out, and the layer too if there is only one. A workload always
 has the digest: equal workloads have equal inputs, and a file that has changed is refused.
 
 The tensors are ``LAYER.query`` (batch, heads, queries, head_dim), ``LAYER.key`` and ``LAYER.value`` (batch, kv_heads,
-keys, dim). ``LAYER.`` is left out in a file of one layer. Masks, scale and soft cap are given beside the file, as for
-any workload. A safetensors file holds numbers only: reading it runs no code.
+keys, dim). ``LAYER.`` is left out in a file of one layer. Masks, scale and soft cap are not in the file; they are given
+as for any workload. A safetensors file holds numbers only: reading it runs no code.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _logit_std(std: float) -> Distribution:
 
 
 def _offset(logits: ArrayLike, q: Array, k: Array, v: Array, scale: float) -> Three:
-    """Each key's logits lie near its number in `logits`: component 0 gives that number, the others the spread."""
+    """The logits of each key lie near its number in `logits`: component 0 gives that number, the others the spread."""
     near = np.asarray(logits)
     largest = np.abs(near).max()
     size = np.sqrt(largest / abs(scale)) if scale else 0.0
@@ -85,9 +86,9 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 }
 
 
-#: the name of a distribution that has it is that of a file
+#: a distribution whose name has this suffix is a file
 SUFFIX = ".safetensors"
-#: a path may have only characters that can be shown and typed as they are
+#: a path may have only characters that can be shown and typed without change
 _TEXT = re.compile(
     rf"(?P<file>[\w ./~+,=:-]*[\w+-]{re.escape(SUFFIX)})(/(?P<layer>[\w.-]+))?(@(?P<digest>[0-9a-f]{{16}}))?"
 )
@@ -95,7 +96,7 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True)
 class Captured:
-    """One layer of a file, by name. `digest` is empty if the user did not give it."""
+    """The name of one layer of a file. `digest` is empty if the user did not give it."""
 
     file: str
     layer: str = ""
@@ -103,7 +104,7 @@ class Captured:
 
     @classmethod
     def parse(cls, text: str) -> Captured:
-        """Raises FieldError for anything else than such a name."""
+        """The layer that `text` names. Raises FieldError if `text` is not such a name."""
         found = _TEXT.fullmatch(text)
         if found is None:
             wanted = f"FILE{SUFFIX}/LAYER, its path of letters, digits and ./_-+~,=: alone"
@@ -112,12 +113,12 @@ class Captured:
 
     @property
     def text(self) -> str:
-        """As a workload has it."""
+        """The name as it is written in a workload."""
         return "".join((self.file, self.layer and f"/{self.layer}", self.digest and f"@{self.digest}"))
 
     @property
     def brief(self) -> str:
-        """As a label shows it: without folders, with eight digits of the digest."""
+        """The name as it is shown in a label: without folders, with eight digits of the digest."""
         return replace(self, file=Path(self.file).name, digest=self.digest[:8]).text
 
     def inputs(self) -> Inputs:
@@ -129,7 +130,7 @@ class Captured:
 
 
 def named(text: str) -> Captured:
-    """The layer that `text` names, with the file's digest. A file of one layer need not name it.
+    """The layer that `text` names, with the file's digest. `text` need not name the layer if the file has only one.
 
     Raises ValueError for a missing file, for one that is no safetensors file, and for a layer that it does not hold.
     """
@@ -162,7 +163,7 @@ def _digest(file: str, size: int, changed: int) -> str:
 
 
 def _tensors(file: str, *wanted: str) -> dict[str, Any]:
-    """The tensors that are `wanted`; if none is, the names of all."""
+    """The `wanted` tensors by name; without any, the names of all."""
     if importlib.util.find_spec("safetensors") is None:
         raise Unavailable("safetensors is not installed; pip install 'attnlab[diagnose]'")
     from safetensors import SafetensorError, safe_open
@@ -183,7 +184,7 @@ def _inputs(file: str, layer: str, digest: str) -> Inputs:
     tensors = _tensors(file, *wanted.values())
     try:
         for name, of in wanted.items():
-            floating(name, tensors[of])  # finite numbers
+            floating(name, tensors[of])  # raises if not finite
         return Inputs.of(*(tensors[of] for of in wanted.values()))
     except ValueError as fault:
         raise ValueError(f"{file} holds no inputs{f' of {layer}' if layer else ''}: {fault}") from None

@@ -1,7 +1,7 @@
 """Workloads from what a person writes: options of the command line and of pytest, plan files, `Plan.grid`.
 
 The options are made from the declarations of the fields of `Workload` (``--causal`` is declared there). A new field
-needs nothing here. One workload has ``--length``, a grid ``--lengths``.
+needs no change here. One workload has ``--length``, a grid ``--lengths``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from attnlab.errors import FieldError
 from attnlab.workload.distributions import SUFFIX, Captured, named
 from attnlab.workload.workload import GIVEN, Workload, declaration, option
 
-#: the values of a plan for which nothing is given
+#: the default values of a grid
 GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
 _KINDS = get_type_hints(Workload)
-#: what a value of a kind is called
+#: the names of types in messages
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-#: how true and false may be written, in capitals too
+#: how true and false may be written; capitals are allowed too
 _FLAGS = {"true": True, "false": False, "none": False}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One option: its value is that of all its `fields`; `several` values span a grid.
+    """One option. Its value is given to all its `fields`; if it takes `several` values, these span a grid.
 
     group : its heading on a help page.
     """
@@ -45,7 +45,7 @@ class Choice:
         return self.fields[0].default is False
 
     def help(self, default: str = "") -> str:
-        """One line for a person, with the `default`; without one, with the field's own if that says something."""
+        """The line of help, with `default`; without it, with the default of the field if that is worth showing."""
         first = self.fields[0]
         together = " and ".join(field.name for field in self.fields).capitalize() + "."
         text = together if len(self.fields) > 1 else declaration(first).help
@@ -70,7 +70,7 @@ class Choice:
         return Annotated[every, msgspec.Meta(min_length=1)] if self.several else kind
 
     def read(self, text: str) -> Any:
-        """The value of a text. Raises ValueError, naming the option, for a text of another type."""
+        """The value that `text` stands for. Raises ValueError, naming the option, for a text of another type."""
         if self.bare and text.lower() in _FLAGS:
             return _FLAGS[text.lower()]
         kind = str(self.fields[0].type).partition(" ")[0].partition("[")[0]
@@ -89,8 +89,8 @@ class Choice:
 def choices(*, grid: bool) -> tuple[Choice, ...]:
     """All options of a workload, or of a `grid` of them, in the order of the fields.
 
-    Fields with the same plural may be set together (``lengths``; ``length`` for one workload) and each alone. A grid
-    has only the plural of a field whose plural is its own.
+    Fields with the same plural may be set together (``lengths``; ``length`` for one workload), and each alone. A field
+    that shares its plural with no other one has only the plural in a grid.
     """
     found: dict[str, Choice] = {}
     group, every = "", fields(Workload)
@@ -108,10 +108,10 @@ def choices(*, grid: bool) -> tuple[Choice, ...]:
 
 
 def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, ...]:
-    """The workloads of what is `said`, values by the names of `choices`; None for what is not said.
+    """The workloads for the values in `said`, by the names of `choices`; None stands for a value that is not given.
 
     A grid has all combinations, small to large: the dtype changes last, after the length. The sizes of inputs from a
-    file (`attnlab.workload.distributions`) are those of the file unless others are said. Raises ValueError as
+    file (`attnlab.workload.distributions`) are those of the file unless others are given. Raises ValueError as
     `Workload` does.
     """
     asked = said.get("distribution")
@@ -127,11 +127,11 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
     for name in ("mask", "bias"):
         if any(getattr(one, name) == GIVEN for one in found):
             raise FieldError(name, f"{GIVEN!r} stands for an array of a caller's own: name one")
-    return tuple(dict.fromkeys(found))  # if queries and keys are both given, all lengths give one workload
+    return tuple(dict.fromkeys(found))  # if queries and keys are both given, all lengths give the same one
 
 
 def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
-    """The workload of one layer, changed by what is `said`. Raises FieldError for sizes beyond those of the file."""
+    """The workload of one layer, with the values in `said`. Raises FieldError for sizes beyond those of the file."""
     held = Workload.of_inputs(one.inputs())
     heads, group = said.get("heads", held.heads), held.heads // held.kv_heads
     found = held.with_(**{"kv_heads": max(1, heads // group), **said, "distribution": one.text})

@@ -18,19 +18,19 @@ from attnlab.workload.inputs import PARAMETERS, WIDTHS, Alibi, Block, Inputs, sh
 from attnlab.workload.number_formats import carrier, round_to
 from attnlab.workload.workload import GIVEN, GRADIENTS, OUTPUT, Workload
 
-#: a random stream each: a change of one array leaves the others as they were. `attnlab.backends.backend` has 9
+#: the random stream of each array: a change of one array does not change the others. `attnlab.backends.backend` uses 9
 _DISTRIBUTION, _BIAS, _SINKS, _GRADIENT, _X, _MEMORY, _PARAMETERS = 3, 6, 7, 8, 10, 11, (12, 13, 14, 15)
-#: numbers that are drawn at once: only the array in the workload's format is then held in memory
+#: how many numbers are drawn at once: only the array in the workload's format is then held in memory
 _DRAWN = 2**20
 
 
 def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
-    """`workload` with its arrays: query, key and value, and bias, sinks and the output's gradient if it has them.
+    """The inputs of `workload`: query, key and value, and bias, sinks and the output's gradient if it has them.
 
-    Each array has a random stream of its own: more keys leave the queries as they were. A block has x, memory and
-    parameters in place of query, key and value. The bias is one standard normal array for all batch elements. The
-    output's gradient is standard normal, and so are sinks, around the logarithm of the number of keys that a query
-    sees on average.
+    Each array has a separate random stream: more keys do not change the queries. A block has x, memory and parameters
+    in place of query, key and value. The bias is one standard normal array for all batch elements. The output's
+    gradient is standard normal. Sinks are standard normal too, plus the logarithm of the average number of keys that a
+    query sees.
 
     rows : the query rows on which the output's gradient is not 0, all by default. A race judges answers on some rows
     first: then the gradients of key and value depend on no other row.
@@ -62,7 +62,7 @@ def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
 
 
 def _query_key_value(w: Workload) -> Three:
-    """Drawn by the workload's distribution and rounded to its dtype; infinite if that does not hold a number."""
+    """Query, key and value, drawn and rounded to the workload's dtype; infinite if this does not hold a number."""
     rounded = w.distribution == "normal"  # every format holds these numbers: no arrays in float64 are needed
     q, k, v = (_drawn(w, at, w.shape_of(one), rounded=rounded) for at, one in enumerate(GRADIENTS))
     if not rounded:
@@ -76,7 +76,7 @@ def _query_key_value(w: Workload) -> Three:
 def _held(w: Workload, file: Captured) -> Three:
     """The first numbers of each axis of the file's arrays, rounded to the workload's dtype.
 
-    Raises Declined, since this happens within a race, if the file has fewer numbers or has changed.
+    Raises Declined if the file has fewer numbers or has changed, because this happens within a race.
     """
     try:
         held = file.inputs()
@@ -93,9 +93,10 @@ def _held(w: Workload, file: Captured) -> Three:
 def _block(w: Workload, d_model: int) -> Block:
     """The arrays of a multi-head block of this width.
 
-    x and memory are standard normal. in_proj_weight is drawn as PyTorch initialises it, by Xavier's uniform law on the
-    one matrix (Glorot and Bengio 2010), out_proj.weight as that of a linear layer, uniform within 1/√(its columns). The
-    biases are uniform within 1/√d_model. PyTorch starts them at 0: a backend without biases would then pass.
+    x and memory are standard normal. Weights are drawn as PyTorch initialises them: in_proj_weight by Xavier's uniform
+    distribution for the whole matrix (Glorot and Bengio 2010), out_proj.weight like that of a linear layer, uniform
+    within 1/√(its columns). Biases are uniform within 1/√d_model. PyTorch starts biases at 0, but then a backend that
+    ignores them would pass.
     """
     wanted = shapes(w)
     xavier, of_biases = np.sqrt(6 / (wanted["in_proj_weight"][0] + d_model)), d_model**-0.5

@@ -1,21 +1,21 @@
 """The arrays of one question of attention (`Inputs`), and of a multi-head block (`Block`), checked when they are made.
 
-Backends, the reference, the check, theory and `observe` take them.
+Backends, the reference, the check, theory and `observe` use them.
 
     s_ij = softcap(scale · q_i·k_j) + bias_ij,   softcap(s) = c tanh(s/c)
     p_ij = e^{s_ij} / (Σ_l e^{s_il} + e^{sink}),   over the keys l that the mask lets query i see
     o_i  = Σ_j p_ij v_j
 
 A query that sees no key gets the output 0. The cap comes before the bias and the mask, as in Gemma 2 and in the ONNX
-operator. A sink is one learned logit for each head that takes part in the sum and has no value (GPT-OSS).
+operator. A sink is one learned logit for each head; it is a term of the sum but has no value (GPT-OSS).
 
 A multi-head block projects x to the queries, and a memory m (x itself if there is none) to keys and values:
 
     q = x W_Qᵀ + b_Q,  k = m W_Kᵀ + b_K,  v = m W_Vᵀ + b_V
     y = concatenation over heads of attention(q_h, k_h, v_h) W_Oᵀ + b_O
 
-(Vaswani et al. 2017, section 3.2.2). The parameters are those of `torch.nn.MultiheadAttention` under its names: the
-rows of in_proj_weight are those of W_Q, then W_K, then W_V, and within each of them head by head.
+(Vaswani et al. 2017, section 3.2.2). The parameters are those of `torch.nn.MultiheadAttention`, with the same names:
+the rows of in_proj_weight are those of W_Q, then W_K, then W_V, and within each of them head by head.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from attnlab.workload.number_formats import dtype_of, floating, round_to
 
 _INPUTS = ("query", "key", "value")
 _FURTHER = ("bias", "sinks", "output_gradient")
-#: the parameters, by their names in a state dict
+#: the names of the parameters in a state dict
 PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
 #: how a contender may compute the projections of a block
 PROJECTIONS = ("fused", "loop")
-#: the largest scale, and a bound below every soft cap: results that contain their squares stay finite
+#: the largest scale and soft cap; a lower bound of soft caps: results that contain their squares stay finite
 _MOST_FACTOR, LEAST_CAP = 1e30, 1e-30
-#: the largest size: masks are counted over so many positions
+#: the largest size: a mask is counted over up to this many positions
 _MOST_SIZE = 2**24
-#: sizes that are by default the same as another one
+#: sizes whose default is another size
 _LIKE = {"kv_heads": "heads", "value_dim": "head_dim"}
-#: the sizes of a block that its arrays do not tell
+#: the sizes of a block that do not follow from the shapes of its arrays
 WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim")
 
 
@@ -53,35 +53,36 @@ WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim")
 class Alibi:
     """Attention with linear biases: −slope_h · |i − j| is added to the scores of head h (Press et al. 2022).
 
-    slopes : one for each head, positive; `of_heads` gives the paper's for a power of two of heads, 2^(−8(h+1)/heads).
-    Positions count back from the last query and the last key, so that decoding continues where prefill ended.
+    slopes : one for each head, positive; `of_heads` gives 2^(−8(h+1)/heads), the paper's for a number of heads that is
+    a power of two. Positions count back from the last query and the last key, so that decoding continues where prefill
+    ended.
     """
 
     slopes: tuple[float, ...]
 
     @classmethod
     def of_heads(cls, heads: int) -> Alibi:
-        """The default slopes of so many heads."""
+        """The default slopes for this number of heads."""
         return cls(tuple(2.0 ** (-8 * (head + 1) / heads) for head in range(heads)))
 
     def at(self, place: Place) -> NDArray[np.float64]:
-        """(heads, rows, columns) of a tile."""
+        """The bias of a tile, (heads, rows, columns)."""
         slopes = np.asarray(self.slopes)[place.heads, None, None]
         return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Arrays in NumPy that hold values of `dtype` exactly (bfloat16 in float32), and what is asked of them.
+    """NumPy arrays that hold values of `dtype` exactly (bfloat16 in float32), and the attention that is asked for.
 
     query : (batch, heads, queries, head_dim). key : (batch, kv_heads, keys, head_dim). value : (batch, kv_heads, keys,
     value_dim). heads is a multiple of kv_heads; each key head serves heads/kv_heads successive query heads.
     bias : numbers of `dtype` or wider, broadcastable to (batch, heads, queries, keys), finite; or ALiBi.
     softcap : c > 0. sinks : (heads,). output_gradient : ∂L/∂o, (batch, heads, queries, value_dim).
     block : the multi-head block, if it is asked for. Then query, key and value are NaN, because its projections make
-    them, and the answer is the block's.
+    them, and the answer is the output of the block.
 
-    `of` makes it and checks all that.
+    `Inputs.of` makes the object and checks all this.
     """
 
     query: NDArray[Any]
@@ -114,15 +115,15 @@ class Inputs:
         output_gradient: ArrayLike | None = None,
         dtype: str | None = None,
     ) -> Inputs:
-        """The question of these arrays.
+        """The inputs with these arrays.
 
-        causal : True or "top_left", "bottom_right", or False. window : (left, right) keys around a query's own place,
-        -1 for no limit, along the causal diagonal (top-left if not causal). key_lengths : the number of real keys of
-        each batch element. mask : a boolean array, True keeps; a `Mask`; or its text. All of them intersect. bias :
-        -inf masks its pair. scale : 1/√head_dim by default. dtype : the query's unless given; all but the bias is
-        rounded to it.
+        causal : True or "top_left", "bottom_right", or False. window : (left, right) keys around a query's own
+        position, -1 for no limit, along the causal diagonal (top-left if not causal). key_lengths : the number of real
+        keys of each batch element. mask : a boolean array, True keeps; a `Mask`; or its text. A key must be kept by all
+        of these. bias : -inf masks its pair. scale : 1/√head_dim by default. dtype : the query's unless given; all but
+        the bias is rounded to it.
 
-        Raises ValueError, in one line, for whatever does not fit.
+        Raises ValueError, in one line, for arguments that do not fit.
         """
         given = dict(zip(_INPUTS, (query, key, value), strict=True))
         q, k, v = (floating(name, array, finite=False) for name, array in given.items())
@@ -146,18 +147,18 @@ class Inputs:
 
     @property
     def shape(self) -> Shape:
-        """Of the score matrix: batch, heads, queries, keys."""
+        """The shape of the score matrix: batch, heads, queries, keys."""
         batch, heads, queries = self.query.shape[:3]
         return Shape(batch, heads, queries, self.key.shape[2])
 
     @property
     def kv_heads(self) -> int:
-        """Heads of key and value."""
+        """The number of heads of key and value."""
         return int(self.key.shape[1])
 
     @property
     def group(self) -> int:
-        """Query heads that share one head of key and value."""
+        """The number of query heads that share one head of key and value."""
         return self.shape.heads // self.kv_heads
 
     @property
@@ -178,9 +179,10 @@ class Inputs:
         return self.with_(dtype=dtype, **arrays)
 
     def without_sinks(self) -> Inputs:
-        """An equivalent question without sinks: a sink becomes one more key 0, with the value 0 and the sink as bias.
+        """Equivalent inputs without sinks: a sink becomes one more key 0, with the value 0 and the sink as its bias.
 
-        That key is the last one and no mask hides it. Gradients of key and value have one more row, to be left out.
+        This key is the last one, and no mask hides it. The gradients of key and value have one more row, which must be
+        left out.
         """
         if self.sinks is None:
             return self
@@ -198,7 +200,7 @@ class Inputs:
 
 
 def projected(of: Any) -> tuple[int, int, int]:
-    """How many components queries, keys and values have over all heads. of : a `Block` or a workload."""
+    """The numbers of components of queries, keys and values over all heads. of : a `Block` or a workload."""
     return of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
 
 
@@ -235,10 +237,10 @@ def derived(sizes: Mapping[str, Any]) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """x, memory and parameters in NumPy, which hold values of one number format exactly (bfloat16 in float32).
+    """The NumPy arrays x, memory and parameters; they hold values of one number format exactly (bfloat16 in float32).
 
     x : (batch, queries, d_model). memory : (batch, keys, d_model), None if x attends to itself. parameters : by their
-    names, in the shapes of `shapes`. `of` makes it and checks all that.
+    names, in the shapes of `shapes`. `Block.of` makes the object and checks all this.
     """
 
     x: NDArray[Any]
@@ -256,7 +258,7 @@ class Block:
         """The block of these arrays; `parameters` may be the state dict of a `torch.nn.MultiheadAttention`.
 
         sizes : heads, and kv_heads (default: heads), head_dim (d_model/heads) and value_dim (head_dim). Raises
-        ValueError, in one line, for whatever does not fit.
+        ValueError, in one line, for arguments that do not fit.
         """
         given = floating("x", x)
         if given.ndim != 3 or 0 in given.shape:
@@ -288,7 +290,7 @@ class Block:
 
     @property
     def source(self) -> NDArray[Any]:
-        """What is projected to keys and values: the memory, or x itself."""
+        """The array that is projected to keys and values: the memory, or x itself."""
         return self.x if self.memory is None else self.memory
 
     @property
@@ -300,7 +302,7 @@ class Block:
         return {name: (weight[rows], bias[rows]) for name, rows in at.items()}
 
     def unknown(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """NaN in the shapes of query, key and value, which are not projected yet. They take no memory."""
+        """Arrays of NaN with the shapes of query, key and value, which are not projected yet. They take no memory."""
         nan, (batch, queries, _), keys = np.full((), np.nan, self.x.dtype), self.x.shape, self.source.shape[1]
         q, k = (batch, self.heads, queries), (batch, self.kv_heads, keys)
         of_q, of_k, of_v = (*q, self.head_dim), (*k, self.head_dim), (*k, self.value_dim)
@@ -311,7 +313,7 @@ class Block:
 
 
 def pack(inputs: Inputs) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
-    """What `unpack` takes: plain data, and the arrays that it names in their order."""
+    """The arguments of `unpack`: plain data, and the arrays in the order of their names in it; those of masks last."""
     given = [part.array for part in inputs.mask.parts if isinstance(part, Given)]
     told = Mask(tuple(part for part in inputs.mask.parts if not isinstance(part, Given)))
     block = inputs.block
@@ -342,11 +344,11 @@ def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Inputs:
     return Inputs(**found, **plain["numbers"], mask=mask)
 
 
-# -- what may be asked -------------------------------------------------------------------------------
+# -- checks of arguments -----------------------------------------------------------------------------
 
 
 def checked_number(name: str, value: Any, default: float | None = None, *, above: float = -math.inf) -> Any:
-    """`value` as a float, or the default for None. Raises FieldError unless it is a number above `above`, to 1e30."""
+    """`value` as a float, or the default for None. Raises FieldError unless it is above `above` and up to 1e30."""
     if value is None:
         return default
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
@@ -377,7 +379,7 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], types
 
 
 def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape, dtype: str) -> tuple[Any, Mask]:
-    """The bias with 0 in place of -inf, and the mask that hides these places."""
+    """The bias with 0 in place of -inf, and the mask that hides the pairs that have -inf."""
     if isinstance(bias, Alibi) and len(bias.slopes) != shape.heads:
         raise ValueError(f"ALiBi needs one slope a head, {shape.heads}, got {len(bias.slopes)}")
     if bias is None or isinstance(bias, Alibi):
@@ -393,7 +395,7 @@ def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape, dtype: str) -> t
 
 
 def _fitting(name: str, array: Any, shape: tuple[int, ...], dtype: str = "", then: str = "") -> Any:
-    """Finite floating-point numbers in this shape, rounded to a `dtype`; None for None."""
+    """`array`, finite floating-point numbers of this shape, rounded to a `dtype` if there is one; None for None."""
     if array is None:
         return None
     found = floating(name, array)

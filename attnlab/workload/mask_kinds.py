@@ -1,11 +1,11 @@
-"""The kinds of masks, one class each: causal, window, key_lengths, prefix, random, and an array of the caller's.
+"""The kinds of masks, one class each: causal, window, key_lengths, prefix, random, and a caller's own array.
 
-Defining a class makes its kind known to plan files, the command line, labels and the random questions of the check. A
+When a class is defined, plan files, the command line, labels and the random questions of the check know its kind. A
 part of a mask has
 
-* ``spans``: the first and the last key that each query sees, if these keys are contiguous. Counting is then arithmetic;
+* ``spans``: the first and the last key that each query sees, if these are contiguous: counting is then arithmetic;
 * ``visible(place)``: the boolean array of a tile, True where a key is seen. A part without spans must define it;
-* ``flag``: the keywords by which a library can take it instead of an array;
+* ``flag``: the keyword arguments by which a library can take it instead of an array;
 * ``text``: how it is written in labels, plans and on the command line;
 * ``check(shape)``: raises FieldError for a shape that it does not fit.
 
@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 from attnlab.errors import FieldError
 
 Positions = NDArray[np.intp]
-#: pairs of a mask that are drawn one by one
+#: the most pairs of a mask whose pairs are drawn one by one
 _MOST_DRAWN = 2**30
-#: how often a part is drawn again when its kind refuses the numbers drawn
+#: the most attempts to draw a part: its kind may refuse the numbers that were drawn
 _DRAWS = 20
 ALIGNMENTS = ("top_left", "bottom_right")
-#: an open side of a window, as it is written
+#: how a window side without a limit is written
 OPEN = -1
 
 
 class Shape(NamedTuple):
-    """The score matrix that a mask lies on."""
+    """The shape of the score matrix to which a mask applies."""
 
     batch: int
     heads: int
@@ -56,7 +56,7 @@ class Place(NamedTuple):
 
     @classmethod
     def whole(cls, shape: Shape) -> Place:
-        """All of it."""
+        """The whole score matrix."""
         return cls(shape, np.arange(shape.queries), np.arange(shape.keys))
 
     def diagonal(self, alignment: str) -> Positions:
@@ -73,15 +73,15 @@ class Place(NamedTuple):
         return array
 
 
-@dataclass(frozen=True, eq=False)  # else two arrays were equal, and one lost
+@dataclass(frozen=True, eq=False)  # else all `Given` would be equal, and a mask would lose some
 class Part:
     """One condition that a pair of query and key must meet to be kept."""
 
-    #: the name in text and of the keyword by which a backend may take it
+    #: the name in the text of a mask; also that of its field of a workload, if it has one
     kind: ClassVar[str]
-    #: keywords by which a backend may take it instead of the array, see `flag`
+    #: the keyword arguments by which a backend may take it instead of the array, see `flag`
     keywords: ClassVar[tuple[str, ...]] = ()
-    #: by name; filled as classes are defined
+    #: all kinds by name; every class adds itself when it is defined
     kinds: ClassVar[dict[str, type[Part]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -89,7 +89,7 @@ class Part:
             Part.kinds[cls.kind] = cls
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
-        """The first key that a query sees and the one after the last, by (batch, query). None: not contiguous."""
+        """The first key that a query sees and the one after the last, by (batch, query). None if not contiguous."""
         return None
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
@@ -101,13 +101,13 @@ class Part:
 
     @property
     def text(self) -> str:
-        """Its kind and its fields: ``window(256,0,top_left)``; the kind alone of a caller's array."""
+        """Its kind and its fields: ``window(256,0,top_left)``; for a caller's array only the kind."""
         values = [getattr(self, one.name) for one in fields(self) if one.repr]
         flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
         return f"{self.kind}({','.join(map(str, flat))})" if values else self.kind
 
     def flag(self, shape: Shape) -> dict[str, Any]:
-        """Keywords by which a library can take it. Each is enough by itself. Without any, it needs the array."""
+        """Keyword arguments by which a library can take it; one is enough. If there are none, it needs the array."""
         return {}
 
     def check(self, shape: Shape) -> None:
@@ -128,9 +128,9 @@ class Part:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Part | None:
-        """One that fits `shape`. Each field is drawn by its type, and again if the kind refuses the numbers.
+        """A random part that fits `shape`. Each field is drawn by its type, and again if the kind refuses the numbers.
 
-        None for a kind with a field of another type, and for one that refuses everything.
+        None for a kind with a field of another type, and for a kind that refuses all attempts.
         """
         draws: dict[str, Callable[[], Any]] = {
             "int": lambda: int(rng.integers(0, shape.keys + 1)),
@@ -148,9 +148,9 @@ class Part:
 
 
 class _Band(Part):
-    """The keys around a query's own place. `sides` is how many before it and after it, -1 for no limit.
+    """The keys around a query's own position. `sides` is their number before and after it, -1 for no limit.
 
-    The own place of query i is key i (``top_left``) or key i + keys − queries (``bottom_right``).
+    The own position of query i is key i (``top_left``) or key i + keys − queries (``bottom_right``).
     """
 
     alignment: str
@@ -163,13 +163,13 @@ class _Band(Part):
             raise FieldError(self.kind, f"must be at least {OPEN} on each side, got {self.sides}")
 
     def flag(self, shape: Shape) -> dict[str, Any]:
-        """The keyword of its alignment. Both, if there are as many queries as keys: they mean the same then."""
+        """The keyword of its alignment. Both keywords if there are as many queries as keys: they then mean the same."""
         square, value = shape.queries == shape.keys, True if isinstance(self, Causal) else self.sides
         both = zip(ALIGNMENTS, self.keywords, strict=True)
         return {keyword: value for side, keyword in both if square or side == self.alignment}
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
-        """Around the diagonal."""
+        """The keys around the diagonal."""
         own, (left, right) = Place.whole(shape).diagonal(self.alignment).T, self.sides
         first = np.zeros_like(own) if left < 0 else own - left
         return first, np.full_like(own, shape.keys) if right < 0 else own + right + 1
@@ -186,7 +186,7 @@ class Causal(_Band):
 
 @dataclass(frozen=True)
 class Window(_Band):
-    """Query i sees the keys from `left` before its own place to `right` after it, both included; -1 for no limit."""
+    """Query i sees the keys from `left` before its own position to `right` after it, both included; -1 for no limit."""
 
     kind: ClassVar[str] = "window"
     keywords: ClassVar[tuple[str, ...]] = ("window", "window_bottom_right")
@@ -200,14 +200,14 @@ class Window(_Band):
         return self.left, self.right
 
     def check(self, shape: Shape) -> None:
-        """No side reaches further than there are keys."""
+        """Raises FieldError if a side is longer than the number of keys."""
         if max(self.sides) > shape.keys:
             most = f"must reach no further than the {shape.keys} keys, got {self.sides}"
             raise FieldError(self.kind, f"{most}; give {OPEN} for no limit on a side")
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Window:
-        """Any that fits, sometimes without a limit on a side."""
+        """A random window that fits `shape`, sometimes without a limit on a side."""
         sides = [OPEN if rng.random() < 0.2 else int(rng.integers(0, shape.keys + 1)) for _ in range(2)]
         return cls(sides[0], sides[1], ALIGNMENTS[int(rng.integers(2))])
 
@@ -230,7 +230,7 @@ class KeyLengths(Part):
         return np.zeros_like(lengths), lengths
 
     def check(self, shape: Shape) -> None:
-        """One length for each batch element, none beyond the keys."""
+        """Raises FieldError unless each batch element has one length, which is at most the number of keys."""
         right = all(type(one) is int and 0 <= one <= shape.keys for one in self.lengths)
         if not right or len(self.lengths) != shape.batch:
             wanted = f"must be a whole number from 0 to {shape.keys} for each of {shape.batch} batch elements"
@@ -245,12 +245,12 @@ class Prefix(Part):
     length: int
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
-        """From the first key."""
+        """The keys from the first one."""
         end = np.clip(np.arange(1, shape.queries + 1)[None], self.length, shape.keys)
         return np.zeros_like(end), end
 
     def check(self, shape: Shape) -> None:
-        """No longer than the keys."""
+        """Raises FieldError if the prefix is longer than the keys."""
         if not 0 <= self.length <= shape.keys:
             raise FieldError("mask", f"prefix must have 0 to {shape.keys} keys, got {self.length}")
 
@@ -274,7 +274,7 @@ class Random(Part):
         return np.asarray(kept[np.ix_(place.rows, place.columns)])
 
     def check(self, shape: Shape) -> None:
-        """Its array takes at most some GB."""
+        """Raises FieldError if its array would take more than a few GB."""
         if shape.queries * shape.keys > _MOST_DRAWN:
             most = f"random is drawn for at most {_MOST_DRAWN:,} pairs of a query and a key"
             raise FieldError("mask", f"{most}, got {shape.queries:,} x {shape.keys:,}")
@@ -287,7 +287,7 @@ def _drawn_pairs(share: float, seed: int, queries: int, keys: int) -> NDArray[np
 
 @dataclass(frozen=True, eq=False)
 class Given(Part):
-    """A boolean array of the caller's, broadcastable to (batch, heads, queries, keys); True keeps."""
+    """A caller's own boolean array, broadcastable to (batch, heads, queries, keys); True keeps."""
 
     kind: ClassVar[str] = "given"
     array: NDArray[np.bool_] = field(repr=False)
@@ -302,7 +302,7 @@ class Given(Part):
         return place.cut(self.array)
 
     def check(self, shape: Shape) -> None:
-        """It broadcasts to the scores."""
+        """Raises FieldError if it does not broadcast to the scores."""
         broadcastable("mask", self.array, shape)
 
 
@@ -313,7 +313,7 @@ def forms() -> str:
 
 
 def broadcastable(name: str, array: NDArray[Any], shape: Shape) -> None:
-    """Raises FieldError where `array` cannot be broadcast to (batch, heads, queries, keys)."""
+    """Raises FieldError if `array` cannot be broadcast to (batch, heads, queries, keys)."""
     sizes = zip(array.shape[::-1], shape[::-1], strict=False)
     if array.ndim > len(shape) or any(one not in (1, whole) for one, whole in sizes):
         wanted = f"(batch, heads, queries, keys) = {tuple(shape)}"

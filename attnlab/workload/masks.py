@@ -1,6 +1,6 @@
 """Which keys a query sees: a `Mask` is the intersection of parts. `mask_kinds` has the kinds of parts.
 
-Masks compare by value, combine with ``&``, count their pairs, and are written as text (``causal & random(0.5,0)``).
+Masks are compared by value, combined with ``&``, counted, and written as text (``causal & random(0.5,0)``).
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from attnlab.errors import FieldError
 from attnlab.workload.mask_kinds import OPEN, Causal, Given, KeyLengths, Part, Place, Shape, Window, forms
 from attnlab.workload.number_formats import held
 
-#: elements of the largest tile that is looked at at once, where pairs are counted one by one
+#: the most elements of a tile, if pairs are counted one by one
 _TILE = 1 << 22
 
 
 class Counts(NamedTuple):
-    """What a mask leaves of a score matrix.
+    """What a mask keeps of a score matrix.
 
-    pairs : of a query and a key that it sees, over all batches and heads. queries : those that see a key in some head,
-    over all batch elements. keys : those that some query sees in some head, over all batch elements.
+    pairs : the number of pairs of a query and a key that it keeps, over all batches and heads. queries : the number of
+    queries that see a key in some head, over all batch elements. keys : the number of keys that some query sees in some
+    head, over all batch elements.
     """
 
     pairs: int
@@ -53,7 +54,7 @@ class Mask:
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        """From text, parts such as ``window(256,0) & random(0.5)``. Raises FieldError for an unknown kind."""
+        """A mask from text such as ``window(256,0) & random(0.5)``. Raises FieldError for an unknown kind."""
         parts = []
         for one in filter(None, map(str.strip, text.split("&"))):
             match = re.fullmatch(r"(\w+)(?:\((.*)\))?", one)
@@ -72,7 +73,7 @@ class Mask:
 
     @property
     def text(self) -> str:
-        """What `parse` reads. An array of the caller's is only named. Empty without parts."""
+        """The text that `parse` reads, but only the kind of a caller's own array. Empty without parts."""
         return " & ".join(part.text for part in self.parts)
 
     def check(self, shape: Shape) -> None:
@@ -96,7 +97,7 @@ class Mask:
         return np.broadcast_to(True if seen is None else seen.reshape(seen.shape[-2:]), [*map(len, at)])
 
     def counts(self, shape: Shape) -> Counts:
-        """How much the mask leaves: by arithmetic if each query sees contiguous keys, else by blocks of rows."""
+        """How much the mask keeps: by arithmetic if each query sees contiguous keys, else by blocks of rows."""
         if not self.parts:
             return Counts(math.prod(shape), shape.batch * shape.queries, shape.batch * shape.keys)
         spans = self._spans(shape)
@@ -127,9 +128,9 @@ class Mask:
         return empty if empty.any() else None
 
     def _spans(self, shape: Shape) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
-        """The first key that a query sees and the one after the last, (batch, queries) each. None: not contiguous.
+        """The first key that a query sees and the one after the last, (batch, queries) each. None if not contiguous.
 
-        They are equal where a query sees no key.
+        They are equal if a query sees no key.
         """
         found = [part.spans(shape) for part in self.parts]
         if None in found:
@@ -141,7 +142,7 @@ class Mask:
         return np.broadcast_to(np.minimum(first, end), whole), np.broadcast_to(end, whole)
 
     def _row_blocks(self, shape: Shape) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_]]]:
-        """Blocks of rows, and which keys they see, (1 or batch, 1 or heads, rows, keys): a whole mask may be large."""
+        """Blocks of rows and the keys they see, (1 or batch, 1 or heads, rows, keys): a whole mask may be large."""
         size = max(1, _TILE // (shape.batch * shape.keys))
         for start in range(0, shape.queries, size):
             rows = np.arange(start, min(start + size, shape.queries))
@@ -171,7 +172,7 @@ def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: An
     return Mask(tuple(parts))
 
 
-#: the value of a part as its own field of a workload holds it
+#: the attribute of a part that is the value of its field of a workload
 _HOLDS = {"causal": "alignment", "window": "sides", "key_lengths": "lengths"}
 
 

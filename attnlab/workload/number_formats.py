@@ -1,6 +1,6 @@
 """Number formats: their sizes and limits, rounding to them, and numbers from arrays of any library.
 
-NumPy has no bfloat16: its values travel in float32 arrays, which hold them exactly. So no array library has to round
+NumPy has no bfloat16: its values are kept in float32 arrays, which hold them exactly. So no array library has to round
 them a second time.
 """
 
@@ -19,9 +19,9 @@ from attnlab.errors import FieldError
 Array = NDArray[np.float64]
 #: the formats by name
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-#: ml_dtypes tells NumPy the name of bfloat16
+#: importing ml_dtypes makes the name of bfloat16 known to NumPy
 FORMATS: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
-#: bytes one element takes, by name
+#: bytes of one element, by name
 ITEM_BYTES: dict[str, int] = {name: form.itemsize for name, form in FORMATS.items()}
 
 
@@ -35,7 +35,7 @@ def lower(dtype: str, computes_in: str | None) -> str | None:
 
 
 class FloatFormat(NamedTuple):
-    """A binary format: p bits of significand with the hidden one, its u = 2^−p, and its extreme numbers.
+    """A binary format: its p bits of precision (the hidden bit counts), u = 2^−p, and its extreme numbers.
 
     The unit roundoff u is half the distance from 1 to the next number: float64 2^-53, float32 2^-24, float16 2^-11,
     bfloat16 2^-8 (IEEE 754).
@@ -45,13 +45,13 @@ class FloatFormat(NamedTuple):
     unit_roundoff: float
     largest: float
     smallest_normal: float  # with the full precision
-    smallest_subnormal: float  # below it the spacing is itself
+    smallest_subnormal: float  # the spacing below smallest_normal
 
 
 @cache
 def float_format(dtype: str) -> FloatFormat:
-    """The format by its name. Raises ValueError for any but float16, bfloat16, float32 and float64."""
-    carrier(dtype)  # refuses an unknown one
+    """The format by its name. Raises ValueError for any name but float16, bfloat16, float32 and float64."""
+    carrier(dtype)  # raises for an unknown name
     found = ml_dtypes.finfo(FORMATS[dtype])  # type: ignore[no-untyped-call]  # its stub gives the constructor no types
     extremes = (float(one) for one in (found.max, found.smallest_normal, found.smallest_subnormal))
     return FloatFormat(found.nmant + 1, 2.0 ** -(found.nmant + 1), *extremes)
@@ -68,8 +68,8 @@ def overflow_threshold(dtype: str) -> float:
 def underflow_threshold(dtype: str) -> float:
     """The gap max − s beyond which e^{s − max} rounds to 0: −ln of half the smallest subnormal.
 
-    float16 25 ln 2 = 17.33, bfloat16 92.9, float32 104.0, float64 745.1, where subnormals are kept (flushed
-    to zero, it is −ln of the smallest normal). Raises ValueError for an unknown dtype.
+    float16 25 ln 2 = 17.33, bfloat16 92.9, float32 104.0, float64 745.1, if subnormals are kept. If they are flushed to
+    zero, it is −ln of the smallest normal. Raises ValueError for an unknown dtype.
     """
     return math.log(2) - math.log(float_format(dtype).smallest_subnormal)
 
@@ -87,10 +87,10 @@ def carrier(dtype: str) -> np.dtype[Any]:
 def round_to(array: NDArray[Any], dtype: str) -> NDArray[Any]:
     """`array` rounded to nearest, ties to even, in `dtype`; any shape, returned in `carrier(dtype)`.
 
-    Values beyond the largest finite number become infinite, as they do in hardware. bfloat16 goes
-    through float32, so a float64 input is rounded twice: off by one unit for about one value in 2^29.
+    Values beyond the largest finite number become infinite, as they do in hardware. A float64 input goes to bfloat16
+    through float32, so it is rounded twice: about one value in 2^29 is off by one unit.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # of signalling NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # from signalling NaN
         cast = np.asarray(array).astype(carrier(dtype), copy=False)
         return cast.astype(FORMATS[dtype], copy=False).astype(cast.dtype, copy=False)
 
@@ -102,7 +102,7 @@ def dtype_of(array: Any) -> str:
 
 
 def held(name: str, array: Any) -> NDArray[Any]:
-    """An array, or a tensor on any device, as NumPy's; bfloat16 in float32, which holds it exactly.
+    """An array, or a tensor on any device, as a NumPy array; bfloat16 in float32, which holds it exactly.
 
     Raises FieldError for what NumPy cannot hold, such as the float8 of PyTorch.
     """
@@ -118,7 +118,7 @@ def held(name: str, array: Any) -> NDArray[Any]:
 def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
     """The numbers of an array or a tensor, as `held` gives them.
 
-    Raises FieldError for other numbers than floating-point ones, and for NaN and infinity if they must be `finite`.
+    Raises FieldError for numbers that are not floating-point, and for NaN and infinity if they must be `finite`.
     """
     found = held(name, array)
     if found.dtype.kind != "f":

@@ -2,7 +2,7 @@
 
 Raw samples are kept; summaries are computed from them. A wrong or skipped contender has no speed: such a result cannot
 be made. A visit gives one result for each contender, and `merged` combines those of several visits. Everything is plain
-data and is the same after a trip through JSON. `Ceiling` and `Invariance` are what a run finds out beside its results.
+data and survives JSON unchanged. `Ceiling` and `Invariance` are other findings of a run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attnlab.workload.workload import Workload
 
 
 class Outcome(StrEnum):
-    """What became of a contender on a workload."""
+    """The outcome of a contender on a workload."""
 
     MEASURED = "measured"
     DECLINED = "declined"  # it does not do this workload
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
     TIMED_OUT = "timed_out"
 
 
-#: what can have been measured, in base units; NaN cannot
+#: a value that can have been measured, in its base unit; NaN cannot
 _Sample = Annotated[float, Meta(ge=0, le=1e18)]
 
 
@@ -43,8 +43,8 @@ _Sample = Annotated[float, Meta(ge=0, le=1e18)]
 class Measurement:
     """Every raw sample of one quantity, in its base unit.
 
-    columns : what was noted beside each sample (round, iterations, run delay, ...), each as long as `samples`; for a
-    latency the number of the round. facts : what is true of all samples (method, cache state).
+    columns : values that were recorded with each sample (round, iterations, run delay, ...), each as long as `samples`;
+    a latency must have the number of the round. facts : what is true of all samples (method, cache state).
     """
 
     quantity: str
@@ -81,28 +81,28 @@ class Measurement:
 
     @cached_property
     def visits(self) -> Mapping[int, int]:
-        """The number of the visit of each round, 0 where it was not noted."""
+        """The number of the visit of each round, 0 if it was not recorded."""
         numbers = self.columns.get("visit") or (0.0,) * len(self.samples)
         return dict(zip(map(int, self.columns["round"]), map(int, numbers), strict=True))
 
     @cached_property
     def disturbed_rounds(self) -> frozenset[int]:
-        """Rounds in which a disturbance of this contender's turn was seen."""
+        """The rounds in which this contender's turn was disturbed."""
         rounds, flags = self.columns.get("round", ()), self.columns.get("disturbed", ())
         return frozenset(int(one) for one, flag in zip(rounds, flags, strict=False) if flag)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How exact one array of numbers is against float64 on the inputs as cast, and the largest error allowed.
+    """The error of one array of numbers against float64 on the inputs as cast, and the largest error allowed.
 
     The check before a race and `check` make it.
 
     relative_error : ||answer - truth|| / ||truth|| in the Frobenius norm, over the query rows that were checked.
-    budget : the largest relative error that passes.
-    passed, reason : whether it is right, and why not. kind : the tightest class of rounding that covers the error
-    ("full precision inside", "weights rounded", "scores rounded"; None: outside all). ratio : the error over the budget
-    of that class. max_ulp : the largest error in units in the last place. bias : the z of the error along the answer.
+    budget : the largest relative error that passes. passed, reason : whether it is right, and why not.
+    kind : the tightest class of rounding that covers the error ("full precision inside", "weights rounded", "scores
+    rounded"; None: outside all). ratio : the error divided by the budget of that class.
+    max_ulp : the largest error in units in the last place. bias : the z of the error along the answer.
     of : the name of this answer, the worst one if there are several ("output", "query gradient", ...).
     """
 
@@ -126,13 +126,16 @@ class Accuracy:
 class Result:
     """What one contender did on one workload, in one visit or in several that were merged.
 
-    contender : the name that it raced under (``torch_sdpa#2`` for a second entry). library : that of its backend.
-    kernel : what really ran, as the library tells. asked_kernel : the operator that the backend forces, if it does.
-    computes_in : the number format that it computes in, if that is lower than that of its inputs; it decides the
-    budget. tail : the last lines that its process printed, if it ended. race_seconds : the time of its visits, the same
-    for all contenders. left : why it was not measured in a visit, if it was in others. Raises ValueError for
-    measurements without the outcome `measured`, and for any other outcome without a reason. A visit that measures no
-    times has no latency; what was `merged` has one if it is `measured`.
+    contender : the name under which it raced (``torch_sdpa#2`` for a second entry). library : the library of its
+    backend. kernel : what really ran, as the library reports. asked_kernel : the operator that the backend forces, if
+    it does.
+    computes_in : the number format in which it computes, if that is lower than the format of its inputs; the budget
+    depends on it. tail : the last lines that its process printed, if it ended. race_seconds : the time of its visits,
+    the same for all contenders. left : why it was not measured in one visit, if it was measured in others.
+
+    Raises ValueError for measurements without the outcome `measured`, for a wrong answer with this outcome, and for any
+    other outcome without a reason. A visit that measures no times has no latency; a `merged` result has one if it is
+    `measured`.
     """
 
     contender: str
@@ -167,7 +170,7 @@ class Result:
 
     @property
     def backend(self) -> str:
-        """The name of the backend: that of the contender without settings and entry number."""
+        """The name of the backend: the contender's name without settings and entry number."""
         return self.contender.partition("[")[0].partition("#")[0]
 
     def measurement(self, quantity: str) -> Measurement | None:
@@ -181,17 +184,17 @@ class Result:
 
     @property
     def uncounted(self) -> bool:
-        """Whether every turn of its latency was disturbed. No statement may rest on such a latency."""
+        """Whether every turn of its latency was disturbed. No statement may use such a latency."""
         return self.latency is not None and len(self.latency.disturbed_rounds) == len(self.latency.samples)
 
     @property
     def setup_seconds(self) -> float | None:
-        """Seconds from the inputs until calls are as fast as they become: median over its processes."""
+        """Seconds from the inputs until calls have their final speed: the median over its processes."""
         return found.median if (found := self.measurement("setup")) else None
 
     @property
     def peak_bytes(self) -> int | None:
-        """The smallest memory peak over the measured calls, with the output, without the inputs."""
+        """The smallest memory peak over the measured calls, including the output, without the inputs."""
         return int(min(found.samples)) if (found := self.measurement("peak_memory")) else None
 
     def to_json(self) -> str:
@@ -200,7 +203,7 @@ class Result:
 
     @classmethod
     def from_json(cls, line: str) -> Result:
-        """The inverse of `to_json`. Fields that a later version added are skipped, except those of the workload.
+        """The inverse of `to_json`. Unknown fields, of a later version, are skipped, but not those of the workload.
 
         Raises ValueError, naming the key, for a line that is no result and for figures that cannot have been measured,
         and RecursionError for one that is nested too deeply.
@@ -221,7 +224,8 @@ def merged(results: Iterable[Result]) -> list[Result]:
     """One result for each contender and workload, with the samples of all visits, in the order of the first visits.
 
     A contender that was wrong in any visit is wrong. Otherwise it is measured if any visit timed it, and `reason` says
-    what happened in the other visits. It is left out if none did, and none says why.
+    what happened in the other visits. If no visit timed it, it has its last outcome that is not `measured`; without
+    one, it is left out.
     """
     together: dict[tuple[str, Workload], list[Result]] = {}
     for one in results:
@@ -262,8 +266,8 @@ def _joined(parts: Sequence[Measurement]) -> Measurement:
     )
 
 
-#: questions about the bits of an answer: are they the same again, for a part of the inputs alone, with other threads?
-#: And are those of the gradients the same again?
+#: tests of the bits of an answer: are they the same again, for a part of the inputs alone, for gradients again, with
+#: other threads?
 GRADIENTS_AGAIN = "gradients again"
 SAME_BITS = (
     "again", "batch alone", "head alone", "a chunk of queries", "one query alone", GRADIENTS_AGAIN, "other threads",
@@ -272,9 +276,9 @@ SAME_BITS = (
 
 @dataclass(frozen=True)
 class Invariance:
-    """Whether `contender` gave the same bits in `dtype`: the answer to each question of `SAME_BITS` that was asked.
+    """Whether `contender` gave the same bits in `dtype`: the result of each test of `SAME_BITS` that was made.
 
-    reason : why some questions were not asked.
+    reason : why some tests were not made.
     """
 
     contender: str
@@ -287,8 +291,8 @@ class Invariance:
 class Ceiling:
     """The best rates seen for one number format on one device, and the libraries that reached them.
 
-    matmul_flops : FLOP/s. copy_bytes : bytes/s, read plus written. remembered : the UTC day and time at which they were
-    measured, if that was before the run.
+    matmul_flops : FLOP/s. copy_bytes : bytes/s, read plus written. remembered : when they were measured (day and time
+    in UTC), if that was before the run.
     """
 
     device: str

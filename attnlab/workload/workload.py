@@ -1,9 +1,9 @@
-"""One question for every backend (`Workload`): shape, mask, scale, number format, device, direction, inputs.
+"""What every backend is asked to compute (`Workload`): shape, mask, scale, number format, device, direction, inputs.
 
-A workload is plain data. It compares by value, travels as a dictionary, and computes its pairs, FLOPs, least bytes and
-the size of its score matrix. Each field is declared once, in the class `Workload`, together with its option: the field
-`causal` is ``--causal``, and its help stands beside it. `attnlab.workload.grid` makes the options of the command line,
-of pytest and of plan files from these declarations. Labels and tables use them too.
+A workload is plain data. It is compared by value, is stored as a dictionary, and computes its pairs, FLOPs, least bytes
+and the size of its score matrix. Each field is declared once, in the class `Workload`, together with its option: the
+field `causal` is ``--causal``, with its help. `attnlab.workload.grid` makes the options of the command line, of pytest
+and of plan files from these declarations. Labels and tables use them too.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from attnlab.workload.masks import Counts, Mask, fields_of, masked_by
 from attnlab.workload.number_formats import DTYPES, ITEM_BYTES
 
 DEVICES = ("cpu", "cuda")
-#: how keys and values lie between calls; see `store` in `attnlab.backends.backend`
+#: how keys and values are stored between calls; see `store` in `attnlab.backends.backend`
 STORAGES = ("contiguous", "packed", "paged")
 CONTIGUOUS = STORAGES[0]
-#: the mask or the bias, if it is a caller's own array, which has no text
+#: the value of mask or bias for a caller's own array, which has no text
 GIVEN = "given"
 
 #: the names of the results of a call
 OUTPUT, LOG_SUM = "output", "log sum"
 GRADIENTS = ("query gradient", "key gradient", "value gradient")
-#: those with a row for every query
+#: the results with a row for every query
 OF_QUERIES = (OUTPUT, LOG_SUM, GRADIENTS[0])
 
 
 class Direction(NamedTuple):
     """What is computed: the forward pass, gradients, or both.
 
-    results : the names of what the call returns, in order: one as it is, several as a tuple. "log sum" is ln Z, from
-    `attend_with_log_sum`. For a gradient the library differentiates, and the inputs have an output gradient. If the
-    output is among the results the forward pass is timed too. flops : of the matrix products, as a multiple of those of
-    "forward".
+    results : the names of what a call returns, in order; a single result is returned as it is, several as a tuple. "log
+    sum" is ln Z, from `attend_with_log_sum`. For gradients the library differentiates, and the inputs have an output
+    gradient. If the output is among the results, the forward pass is timed too. flops : the FLOPs of the matrix
+    products, as a multiple of those of "forward".
     """
 
     results: tuple[str, ...]
     flops: float
 
 
-#: by name. A backward pass computes five products where the forward pass computes two (Dao 2023, section 4.1)
+#: by name. A backward pass computes five matrix products, a forward pass two (Dao 2023, section 4.1)
 DIRECTIONS = {
     "forward": Direction((OUTPUT,), 1.0),
     "forward_with_log_sum": Direction((OUTPUT, LOG_SUM), 1.0),
@@ -68,9 +68,9 @@ _OF_BLOCKS = {
     "distribution": "x is standard normal, as after a layer norm",
     "direction": "its gradients have no error budget",
 }
-#: the most positions of all batch elements, over which masks are counted
+#: the most positions over all batch elements: masks are counted over them
 _MOST_POSITIONS = 2**24
-#: so that all operations are counted in 63 bits
+#: the most products, so that the number of all operations fits into 63 bits
 _MOST_PRODUCTS = 2**58
 
 
@@ -78,11 +78,12 @@ _MOST_PRODUCTS = 2**58
 class Declared:
     """The declaration of a field, beside its name and its default.
 
-    help : one line for a person; the names are added to it. brief : its part of a label, with {} for the value, or a
-    function of the value; "" for nothing. By default a flag shows its name, a field with names its value, any other
-    ``name=value``. always : a label shows it even at its default. several : the plural by which a grid takes many
-    values of it. also : a second name of its option. names : the values that it may have, if they are names. group :
-    the heading of its option on a help page, and of the following fields that have none.
+    help : one line for a person; the names are added to it. brief : the part of a label that shows the field, with {}
+    for the value, or a function of the value; "" for nothing. By default a flag shows its name, a field with names
+    shows its value, any other ``name=value``. always : whether a label shows it even at its default. several : the
+    plural under which a grid takes many values of it. also : a second name of its option. names : the values that it
+    may have, if they are names. group : the heading on a help page for its option, and for those of the following
+    fields without a group.
     """
 
     help: str
@@ -100,7 +101,7 @@ def declared(default: Any, help: str, names: Iterable[str] = (), **rest: Any) ->
 
 
 def declaration(one: Field[Any]) -> Declared:
-    """What was declared of a field."""
+    """The declaration of a field."""
     return one.metadata["declared"]  # type: ignore[no-any-return]
 
 
@@ -133,13 +134,13 @@ class Workload:
     query: (batch, heads, queries, head_dim), key: (batch, kv_heads, keys, head_dim),
     value: (batch, kv_heads, keys, value_dim), output: (batch, heads, queries, value_dim).
 
-    With a `d_model` it is a multi-head block (`attnlab.workload.inputs`): x: (batch, queries, d_model) is projected to
-    the query; x itself, or a memory (batch, keys, d_model) if there are more or fewer keys than queries, to key and
-    value; and the heads together to the output: (batch, queries, d_model). The declarations below say what each field
-    means. None for `kv_heads`, `value_dim`, `head_dim` and `scale`, and True for `causal`, are replaced by the default
-    that the declaration names.
+    With a `d_model` it is a multi-head block (`attnlab.workload.inputs`). x, (batch, queries, d_model), is projected to
+    the query. x itself, or a memory (batch, keys, d_model) if there are more or fewer keys than queries, is projected
+    to key and value. All heads together are projected to the output, (batch, queries, d_model). The declarations below
+    say what each field means. None for `kv_heads`, `value_dim`, `head_dim` and `scale`, and True for `causal`, are
+    replaced by the default that the declaration names.
 
-    Raises ValueError, in one line, for a size that is 0 or absurdly large, kv_heads that do not divide heads, a window
+    Raises ValueError, in one line, for a size that is 0 or extremely large, kv_heads that do not divide heads, a window
     or lengths beyond the keys, and an unknown name.
     """
 
@@ -188,8 +189,8 @@ class Workload:
     seed: int = declared(0, "Seed of the inputs.")
 
     def __post_init__(self) -> None:
-        written = vars(self)  # it is frozen once it is made
-        # not what is in `written`: msgspec leaves out what is not in a file
+        written = vars(self)  # a frozen dataclass allows no assignment
+        # not from `written`: msgspec does not set a field that a file leaves out
         written.update(derived({name: getattr(self, name) for name in _SIZES}))
         positions = self.batch * max(self.queries, self.keys)
         if positions > _MOST_POSITIONS:
@@ -206,7 +207,7 @@ class Workload:
         for one in fields(self):
             self._check(one.name, getattr(self, one.name), one.default, declaration(one).names)
         self.masked.check(self.shape)
-        # the fields that mean the same mask are written in one way
+        # masks that mean the same are written in one way
         written.update(fields_of(self.masked) | ({"mask": GIVEN} if self.mask == GIVEN else {}))
 
     def _check(self, name: str, value: Any, default: Any, names: Sequence[str]) -> None:
@@ -231,7 +232,7 @@ class Workload:
 
     @property
     def shape(self) -> Shape:
-        """The score matrix: batch, heads, queries, keys."""
+        """The shape of the score matrix: batch, heads, queries, keys."""
         return Shape(self.batch, self.heads, self.queries, self.keys)
 
     @property
@@ -255,7 +256,7 @@ class Workload:
 
     @classmethod
     def of_inputs(cls, inputs: Inputs, **rest: Any) -> Workload:
-        """The workload of these inputs. A mask or bias that is an array is only said to be `GIVEN`.
+        """The workload of these inputs. For a mask or bias that is an array, the field is only `GIVEN`.
 
         rest : device, direction and layout, which inputs do not have.
         """
@@ -283,7 +284,7 @@ class Workload:
 
     @property
     def core(self) -> Workload:
-        """The attention between the projections of a block; without a block the workload itself."""
+        """The attention between the projections of a block; without a block, the workload itself."""
         return self if self.d_model is None else self.with_(d_model=None, layout="bshd")
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -349,7 +350,7 @@ class Workload:
         return self._bytes_read(self._seen.queries, self._seen.keys, pairs) + self.output_bytes
 
     def _bytes_read(self, queries: int, keys: int, pairs: int) -> int:
-        """Bytes of the inputs. queries, keys : how many over all batch elements. pairs : of one head."""
+        """Bytes of the inputs. queries, keys : their numbers over all batch elements. pairs : those of one head."""
         count = self.heads * pairs if self.bias == "normal" else 0
         if self.d_model is None:
             count += self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
@@ -361,7 +362,7 @@ class Workload:
 
     @property
     def score_bytes(self) -> int:
-        """Bytes of one full score matrix, batch x heads x queries x keys, whatever the mask."""
+        """Bytes of one full score matrix, batch x heads x queries x keys, for any mask."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
     # -- how it is written -------------------------------------------------------------------------
@@ -405,6 +406,6 @@ class Workload:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Workload:
         """The inverse of `to_dict`. Raises ValueError for an unknown field and for what a workload cannot be."""
-        # workloads of earlier versions have one more field; so it asks for nothing
+        # workloads of earlier versions have this field; False asks for nothing
         kept = {name: one for name, one in data.items() if (name, one) != ("rotary", False)}
         return decode(kept, cls, "the workload")
