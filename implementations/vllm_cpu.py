@@ -93,7 +93,7 @@ def declines(workload: Workload) -> tuple[str, str] | None:
     shown = told(workload, _MASKS) or {}
     causal, _ = _diagonal(shown)
     if "window_bottom_right" in shown and not causal:
-        return "window", "vLLM's windows end at the query's own place, and this one looks ahead"
+        return "window", "vLLM's windows end at the query's own position, and this one looks ahead"
     if causal and "key_lengths" in shown:
         return "key_lengths", "vLLM aligns a causal mask with the keys that a batch element has, not with all"
     if causal and workload.queries > workload.keys:

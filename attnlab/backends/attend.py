@@ -45,7 +45,7 @@ def attend(
     mask : boolean, True keeps, broadcastable to (batch, heads, n_q, n_k). mask, window, key_lengths and causal
     intersect. A query that sees no key gets 0.
     bias : numbers that are added to the scores, broadcastable like the mask; -inf masks its pair.
-    window : (left, right) keys around a query's own place on the causal diagonal, -1 for no limit.
+    window : (left, right) keys around a query's own position on the causal diagonal, -1 for no limit.
     key_lengths : the number of real keys of each batch element.
     scale : factor on q·k, 1/sqrt(head_dim) by default (Vaswani et al. 2017, section 3.2.1).
     softcap : c in c tanh(s/c), before the bias.

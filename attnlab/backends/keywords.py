@@ -3,7 +3,7 @@
 ``causal``, ``causal_bottom_right``
     True if the mask is causal, apart from parts that have their own keywords.
 ``window``, ``window_bottom_right``
-    (left, right) keys around a query's own place, -1 for no limit; None without a window.
+    (left, right) keys around a query's own position, -1 for no limit; None without a window.
 ``key_lengths``
     the number of real keys of each batch element, a tuple of int; None without lengths.
 ``mask``
