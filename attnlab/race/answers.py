@@ -94,10 +94,6 @@ class Drawn:
             self._first = tuple(one.copy() for one in self.pages.arrays)
             self.first = unpack(self.plain, self._first)
 
-    def close(self) -> None:
-        """Release the pages."""
-        self.pages.close()
-
 
 def answer_pages(workload: Workload) -> Pages:
     """Pages for the answers of a contender: an array for each name in `Workload.results`, in that order."""

@@ -67,13 +67,8 @@ class Watch:
         return abs(_asleep_seconds() - self._asleep) > _SLEPT
 
 
-def steal_seconds() -> float:
-    """CPU seconds that a hypervisor has taken from our cores since the machine started; 0 if it reports none."""
-    return core_seconds("steal")
-
-
 def core_seconds(*kinds: str) -> float:
-    """Seconds of these kinds since the machine started, over the cores on which this process may run."""
+    """Seconds of these kinds since the machine started, over our cores; "steal" is what a hypervisor took."""
     every = psutil.cpu_times(percpu=True)
     ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
     return math.fsum(getattr(every[at], one, 0.0) for at in ours if at < len(every) for one in kinds)

@@ -12,8 +12,8 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from attnlab.errors import Declined
 from attnlab.processes import Failed, Process
 from attnlab.race import answers
 from attnlab.race.admission import USABLE, Limits, predict, too_large, turns
-from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, steal_seconds, waited
+from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, core_seconds, waited
 from attnlab.race.seat import Ended, Seat
 from attnlab.stats.ranking import is_second_entry
 from attnlab.text import bytes_text, seconds_text
@@ -70,12 +70,13 @@ class Visit:
     trials: dict[tuple[str, Workload], float | None]
     on_event: Callable[[str], None]
     clock: Callable[[], float]
+    drawn: answers.Drawn = field(init=False)
 
     def __post_init__(self) -> None:
         self.rounds = max(1, self.limits.rounds // 2) if self.newcomers else self.limits.rounds
         self._random = np.random.default_rng()
         self.seats: list[Seat] = []
-        self._drawn: answers.Drawn | None = None
+        self._pages = ExitStack()  # closed when the processes have ended
         self._truth: dict[str | None, Any] = {}
 
     def run(self, contenders: Sequence[Contender], start: Start) -> list[Result]:
@@ -106,21 +107,12 @@ class Visit:
             for seat in self.seats:
                 if seat.process is not None:
                     seat.process.end()
-                if seat.pages is not None:
-                    seat.pages.close()
-            if self._drawn is not None:
-                self._drawn.close()
+            self._pages.close()
         if watch.slept():
             raise Suspended("the machine was suspended during the visit, which does not count")
         facts = {"others": f"{taken:.1f} cores"} if (taken := watch.others()) > NOTABLE else {}
         of_all = self.number, self.instruments, time.monotonic() - started, facts
         return [seat.result(*of_all, run_delay=self.limits.run_delay) for seat in self.seats]
-
-    @property
-    def drawn(self) -> answers.Drawn:
-        """The inputs; they are there while anybody races."""
-        assert self._drawn is not None
-        return self._drawn
 
     def _remaining(self) -> list[Seat]:
         return [seat for seat in self.seats if seat.ended is None]
@@ -183,7 +175,8 @@ class Visit:
             for seat in self.seats:
                 seat.ended = outcome, str(refused), ""
             return
-        self._drawn = answers.Drawn(self.workload, drawn, self._random)
+        self.drawn = answers.Drawn(self.workload, drawn, self._random)
+        self._pages.callback(self.drawn.pages.close)
         most = None if self.newcomers else _LATER_ROWS
         self._rows = weighing.sampled_rows(self.workload, self._random, most)
         self.drawn.without_gradient(self._rows)
@@ -228,6 +221,7 @@ class Visit:
             if reason := too_large(self.workload, seat.known.get("memory"), free):
                 raise Ended(Outcome.OVER_BUDGET, reason)
             seat.pages = answers.answer_pages(self.workload)
+            self._pages.callback(seat.pages.close)
             self._bind(seat)
 
     def _check(self, seat: Seat) -> None:
@@ -339,7 +333,7 @@ class Visit:
             if seat.refreshes:
                 process.ask("refresh", seconds=seconds)
         with self._activity("timed"):
-            stolen, moment, began = steal_seconds(), time.time(), self.clock()
+            stolen, moment, began = core_seconds("steal"), time.time(), self.clock()
             opening = seat.seconds < _LONG_SECONDS
             # one more or not: else a backend that skips every second call could skip only those that are never checked
             calls = seat.calls + int(self._random.integers(2)) * (opening or seat.calls > 1)
@@ -347,7 +341,7 @@ class Visit:
             bracket = self.clock() - began
             if not turn["seconds"] > 0:
                 raise Ended(Outcome.WRONG, f"its clock told {turn['seconds']:g} s for a call")
-            stolen = steal_seconds() - stolen
+            stolen = core_seconds("steal") - stolen
         with self._activity("between turns"):
             seat.pages.fill_nan()
             process.ask("reveal", seconds=seconds)

@@ -271,14 +271,13 @@ def peaks(results: pd.DataFrame, names: Collection[str]) -> pd.DataFrame:
 
 _RESULT = (
     "group", "heads", "n", "workload", "contender", "dtype", "computes_in", "outcome", "reason", "left",
-    "kernel", "asked_kernel", "seconds", "rounds", "visits", "speedup", "speedup_low", "speedup_high", "verdict",
+    "kernel", "asked_kernel", "seconds", "visits", "speedup", "speedup_low", "speedup_high", "verdict",
     "behind", "behind_low", "behind_high", "first", "near", "peak_bytes", "setup_seconds", "error", "budget", "flops",
-    "limit_flops", "share_of_matmul", "share_of_copy", "score_bytes", "output_bytes",
+    "limit_flops", "share_of_matmul", "score_bytes", "output_bytes",
 )  # fmt: skip
 _WINNER = (
     "group", "heads", "n", "workload", "sure", "contender", "first", "same_kernel", "seconds", "runner_up", "speedup",
     "speedup_low", "speedup_high", "not_compared",
-    "peak_bytes",
 )  # fmt: skip
 _CONTENDER = (
     "contender", "measured", "asked", "setup_seconds", "threads", "kernels", "versions",
@@ -341,7 +340,6 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
     against, rate = standing.against_baseline, cell.rates.get(name)
     row |= {
         "seconds": standing.seconds,
-        "rounds": standing.rounds,
         "visits": len(set(one.latency.visits.values())),
     }
     row |= dict.fromkeys(_ends("speedup"), 1.0) if name == baseline else speedup_of("speedup", against)
@@ -356,7 +354,6 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
             "flops": rate.flops,
             "limit_flops": rate.flops / max(rate.compute, rate.bandwidth),
             "share_of_matmul": rate.compute,
-            "share_of_copy": rate.bandwidth,
         }
     return row
 
@@ -373,7 +370,6 @@ def _winner(cell: Cell) -> dict[str, Any]:
         "runner_up": won.ahead.over if won.ahead else None,
         **(_span("speedup", won.ahead.ratio, won.ahead.low, won.ahead.high) if won.ahead else {}),
         "not_compared": list(won.not_compared),
-        "peak_bytes": cell.measured[won.name].peak_bytes,
     }
 
 

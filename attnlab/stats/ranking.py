@@ -55,15 +55,14 @@ def implementation_of(result: Result) -> str:
 class Standing:
     """One contender's place at one workload.
 
-    `seconds` is the median call over the undisturbed rounds; `rounds` is their number. The ratios of the verdicts are
-    this contender / best and this contender / baseline. They are None for the best, or the baseline, itself, and if too
-    few visits are shared for an interval.
+    `seconds` is the median call over the undisturbed rounds. The ratios of the verdicts are this contender / best and
+    this contender / baseline. They are None for the best, or the baseline, itself, and if too few visits are shared for
+    an interval.
     """
 
     contender: str
     implementation: str
     seconds: float
-    rounds: int
     against_best: Verdict | None
     against_baseline: Verdict | None
 
@@ -130,7 +129,6 @@ def rank(results: Mapping[str, Result], *, baseline: str, margin: float = MARGIN
             contender=name,
             implementation=implementation_of(results[name]),
             seconds=medians[name],
-            rounds=len(set(times[name].by_round) - times[name].disturbed_rounds),
             against_best=against_best.get(name),
             against_baseline=against_baseline.get(name),
         )

@@ -56,7 +56,7 @@ def test_right_answers_pass_and_those_to_earlier_inputs_do_not(workload: Workloa
         looks = [astray(workload, drawn.inputs, right(workload, before), None, generator) for _ in range(4)]
         assert any(one and "relative error" in one for one in looks)
     finally:
-        drawn.close()
+        drawn.pages.close()
 
 
 def test_no_fresh_key_is_a_query() -> None:
@@ -69,7 +69,7 @@ def test_no_fresh_key_is_a_query() -> None:
             query, key = ({row.tobytes() for row in array[0, 0]} for array in drawn.pages.arrays[:2])
             assert query.isdisjoint(key)
     finally:
-        drawn.close()
+        drawn.pages.close()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str, length
         assert np.mean(now == was) < 0.1 and abs(float(np.std(now.astype(float))) - 1) < 0.1
     for name in ("bias", "sinks"):
         assert np.array_equal(getattr(drawn.inputs, name), getattr(before, name))
-    drawn.close()
+    drawn.pages.close()
 
 
 def test_arrays_lie_between_pages_of_nan() -> None:
