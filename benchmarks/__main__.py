@@ -1,4 +1,4 @@
-"""``python benchmarks NAME [ARGUMENT ...]``: run a benchmark; without a name, say which there are."""
+"""``python benchmarks NAME [ARGUMENT ...]``: run a benchmark; without a name, list the names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def main() -> int | None:
-    """Run the benchmark that is named, with the arguments that follow."""
+    """Run the named benchmark with the arguments that follow its name."""
     files = sorted(Path(__file__).parent.glob("[a-z]*.py"))
     names = [one.stem for one in files if "\ndef main()" in one.read_text(encoding="utf-8")]
     if len(sys.argv) < 2 or sys.argv[1] not in names:

@@ -1,8 +1,8 @@
-"""How good is the check? Catch rates of faulty attentions, and false alarms on right ones, over many seeds.
+"""How many planted faults does `check` find, and how often does it refuse a right answer?
 
-``python benchmarks faults [--fault-seeds 5] [--right-seeds 5] [--jobs 2]``, with one thread a
-process (``OMP_NUM_THREADS=1``), writes the tables and lists of ``benchmarks/faults.md``. Every seed draws all inputs
-and random conditions anew; no seed was chosen. A table of 0 seeds stays as it is.
+``python benchmarks faults [--fault-seeds 5] [--right-seeds 5] [--jobs 2]``, with one thread per process
+(``OMP_NUM_THREADS=1``), writes the tables and lists of ``benchmarks/faults.md``. Every seed draws new inputs and new
+random conditions; no seed was chosen. With 0 seeds, a table stays as it is.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ PAGE = REPOSITORY / "benchmarks" / "faults.md"
 Rows = list[dict[str, Any]]
 
 
-# -- measuring, a seed and a number format in a process ----------------------------------------------------------------
+# -- measuring, one seed and one number format per process -------------------------------------------------------------
 
 
 def right_ones() -> dict[str, Callable[[], Ask]]:
-    """Backends that come with attnlab and run here, and the right variants of `mutants`."""
+    """The backends of attnlab that run on this machine, and the right variants in `mutants`."""
     found: dict[str, Callable[[], Ask]] = {}
     for name in backends():
         with suppress(Unavailable):
@@ -54,7 +54,7 @@ def right_ones() -> dict[str, Callable[[], Ask]]:
 
 
 def planted(seed: int, dtype: str) -> Rows:
-    """Each planted fault, and the question that caught it, or None."""
+    """For each planted fault, the question that caught it, or None."""
     found = []
     for name, fault in FAULTS.items() if dtype in FAULT_DTYPES else ():
         wrong = examine(asked(fault.attention), dtype, seed=seed, kinds=(fault.direction,)).fault
@@ -66,7 +66,7 @@ def planted(seed: int, dtype: str) -> Rows:
 
 
 def alarms(seed: int, dtype: str) -> Rows:
-    """What was found on right ones, by name."""
+    """What was found in right implementations, by name."""
     found = []
     for name, make in right_ones().items():
         timed = {"clock": time.perf_counter} if name.startswith("`") else {}
@@ -75,36 +75,33 @@ def alarms(seed: int, dtype: str) -> Rows:
             found.append({"seed": seed, "name": name, "dtype": dtype, "result": one})
         if one.fault:
             say(f"ALARM {name} {dtype} seed {seed}: {one.fault}")
-    say(f"seed {seed}, {dtype}: right ones")
+    say(f"seed {seed}, {dtype}: right implementations")
     return found
 
 
-# -- the page ---------------------------------------------------------------------------------------------------------
-
-
 def faults_told(found: pd.DataFrame) -> Iterator[str]:
-    """What is caught, by what the faults are of."""
+    """How many faults are caught, and all faults by kind."""
     seeds = found.seed.nunique()
     times = found.groupby(["name", "dtype"]).question.count()
     due = [(name, dtype) for name, fault in FAULTS.items() for dtype in fault.dtypes]
     missed = [f"{name} in {dtype}" for name, dtype in due if times[name, dtype] < seeds]
     yield (
-        f"{len(due) - len(missed)} of {len(due)} pairs of {len(FAULTS)} faults and the dtypes in which they are some "
-        f"are caught with every one of {seeds} seeds. Not always: {'; '.join(missed) or 'none'}."
+        f"{len(FAULTS)} faults, each in every number format in which it exceeds rounding, are {len(due)} cases. Found "
+        f"with every\nseed (seeds: {seeds}): {len(due) - len(missed)} cases. Missed: {'; '.join(missed) or 'none'}."
     )
     for of, faults in BY_MODULE.items():
-        yield f"**{of}**: {'; '.join(fault.name for fault in faults)}."
+        yield f"**{of}** ({len(faults)}): {'; '.join(fault.name for fault in faults)}."
 
 
 def alarms_told(found: pd.DataFrame) -> Iterator[str]:
-    """A row for right implementations of the same figures: classes and errors in their budgets, and any alarms."""
+    """A row per group of right implementations with equal figures: classes, errors in budgets, and false alarms."""
     wrong, answers = (found.result.map(of).sum() for of in (lambda r: bool(r.fault), lambda r: r.asked))
     seeds = found.seed.nunique()
-    yield f"{wrong} false alarms in {len(found)} examinations with {answers:,} answers, in {seeds} seeds."
+    yield f"False alarms: {wrong}, in {len(found)} checks with {answers:,} right answers (seeds: {seeds})."
     results: dict[Any, list[Examined]] = found.groupby(["name", "dtype"]).result.agg(list).to_dict()
-    rows = [{"right": name} for name in found.name.unique()]
+    rows = [{"implementation": name} for name in found.name.unique()]
     for row in rows:
-        row |= {dtype: _alarms(results.get((row["right"], dtype), [])) for dtype in DTYPES}
+        row |= {dtype: _alarms(results.get((row["implementation"], dtype), [])) for dtype in DTYPES}
     yield table(alike(rows))
 
 
@@ -120,21 +117,21 @@ def _alarms(ones: list[Examined]) -> str:
 
 
 def excuses() -> str:
-    """What is no fault in a dtype, by what its effect is; with the effect that comes nearest to what is allowed."""
+    """The faults that are too small to count in a number format, by effect, with the largest share of the limit."""
     rows = [
-        {"what it is": one.why, "in": dtype, "fault": name, "share": one.effect / (one.allowed or np.inf)}
+        {"effect": one.why, "in": dtype, "fault": name, "share": one.effect / (one.allowed or np.inf)}
         for name, fault in FAULTS.items()
         for dtype, one in fault.excuses
     ]
 
     def told(some: pd.DataFrame) -> dict[str, object]:
-        return {"of what is allowed, at most": f"{some.share.max():.2f}", "faults": "; ".join(some.fault)}
+        return {"largest share of the limit": f"{some.share.max():.2f}", "faults": "; ".join(some.fault)}
 
-    return table_of(pd.DataFrame(rows), ["what it is", "in"], told)
+    return table_of(pd.DataFrame(rows), ["effect", "in"], told)
 
 
 def filled(text: str, parts: Mapping[str, Iterable[str]]) -> str:
-    """The page with these parts, by name, between its marks; what stands around them is written by hand."""
+    """The page with these parts, each between its marks. The text around the marks is written by hand."""
     for name, paragraphs in parts.items():
         start, end = f"<!-- {name} -->\n", "\n<!-- end -->"
         before, _, rest = text.partition(start)
@@ -149,11 +146,11 @@ def main() -> None:
     parser.add_argument("--right-seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
-    parts: dict[str, Iterable[str]] = {"below sight": [excuses()]}
+    parts: dict[str, Iterable[str]] = {"too small": [excuses()]}
     with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
         for name, told, at, first, count in (
             ("faults", faults_told, planted, 0, chosen.fault_seeds),
-            ("right", alarms_told, alarms, 1000, chosen.right_seeds),  # no two tables share a seed
+            ("right", alarms_told, alarms, 1000, chosen.right_seeds),  # the two tables share no seed
         ):
             seeds = range(first, first + count)
             asked_for = list(product(seeds, DTYPES))

@@ -1,11 +1,10 @@
-"""The judge against honest candidates, wrong ones, cheats and escapes: what is rewarded, and what gets out.
+"""Can `judge` be deceived, and how long does it take? It judges honest candidates, wrong ones, cheats and escapes.
 
-``python benchmarks judge [GROUP ...]``: honest, wrong, cheats and escapes, all by default. A cheat wins where its
-reward is above 0; an escape where it prints ESCAPED, leaves a process, or the judge does not go on. ``volume``: 100
-candidates in one call. ``alone``: one call each, as in a training loop. ``exam``: honest candidates, some backends
-among them, in exams on workloads that are drawn: some 1,000 by default. ``copies``: the best of 100 copies of the
-reference, drawn from visits of three of them. ``peers``: what BackendBench says of the same candidates; of the
-evaluators in ``benchmarks/judge.md`` that check answers it alone runs without a GPU.
+``python benchmarks judge [GROUP ...]``: honest, wrong, cheats and escapes, all by default. A cheat succeeds if its
+reward is above 0; an escape, if it prints ESCAPED, leaves a process behind, or stops the judge. Other groups: volume:
+106 candidates in one call; alone: one call for each, as in a training loop; exam: honest candidates and backends, in
+exams on workloads drawn at random; copies: the best of 100 copies of the reference, from visits of three of them;
+peers: what BackendBench says of the same candidates. Results are collected by hand in ``benchmarks/judge.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from attnlab.race.compare import compare
 from attnlab.workload.workload import Workload
 
 Row = dict[str, str]
-#: what may become of a candidate of a group
+#: the results that a candidate of each group may have
 LOST = ["wrong", "caught", "failed"]
 ALLOWED = {"honest": ["judged"], "wrong": ["wrong"], "cheats": [*LOST, "judged"], "escapes": LOST}
 IMPORTS = "import torch\nfrom torch.nn.functional import scaled_dot_product_attention as right\n"
@@ -49,9 +48,9 @@ HONEST = {
     "heads one by one": "torch.cat([right(*(x[:, i : i + 1] for x in (q, k, v)), scale=scale) "
     "for i in range(q.shape[1])], 1)",
 }
-#: five speeds: how often all is computed before the answer
+#: five speeds: the number of needless computations before the answer
 SPEEDS = (0, 1, 2, 3, 5)
-#: wrong ones, each with what is put into it
+#: wrong candidates, each with the values that are put into it
 WRONG: dict[str, tuple[object, ...]] = {
     "right(q, k, v, scale=scale * {})": (0.5, 0.9, 0.99, 1.01, 1.1, 2),
     "right(q, k, v, scale=scale) * {}": (0.99, 0.999, 1.001, 1.01),
@@ -66,7 +65,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "(lambda w: w / w.sum(-1, keepdim=True) @ v)((q @ k.mT * scale).exp() * {})": (1,),
     "right(k, q, v, scale=scale) * {}": (1,),
 }
-#: namespaces of its own: there are cheats that stop every process that they see
+#: with namespaces of its own, because some cheats stop every process that they see
 ALONE = "bwrap --bind / / --dev /dev --proc /proc --unshare-all --die-with-parent"
 BREAKERS = "hangs kills_all takes_memory fills_the_disk forks sends_nonsense stops_all prints takes_shared_memory stays"
 
@@ -85,24 +84,24 @@ def texts(group: str) -> dict[str, str]:
         body = textwrap.dedent(rest.partition(":\n")[2])
         if name.startswith("_"):
             head += "\n\n\ndef " + part
-        elif rest.startswith("q"):  # it is what is called
+        elif rest.startswith("q"):  # the function itself is the candidate
             found[name] = f"{head}\n\n\ndef attend({rest}\n"
         else:
             found[name] = f"{head}\n\n\n{body}\n{'' if 'def attend' in body else default}"
-    if group == "escapes":  # a name that a terminal or a page would act on
+    if group == "escapes":  # a name that a terminal or a page would interpret
         found["a\nname <script>alert(1) `|`"] = found["leaves_something_behind"]
     return found
 
 
 def written(folder: Path, found: dict[str, str]) -> list[Path]:
-    """A file of each."""
+    """Write a file for each candidate."""
     for name, text in found.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
     return [folder / f"{name}.py" for name in found]
 
 
 def won(group: str, record: Record, left: int = 0) -> str:
-    """What must not have happened, or nothing."""
+    """What should not have happened, or an empty string."""
     said = record.output[record.output.find("ESCAPED") :].partition("\n")[0]
     found = [f"is {record.status}"] * (record.status not in ALLOWED[group])
     found += [f"reward {record.reward:.2f}"] * (group != "honest" and record.reward > 0)
@@ -111,7 +110,7 @@ def won(group: str, record: Record, left: int = 0) -> str:
 
 
 def told(judge: Judge, files: list[Path]) -> Iterator[tuple[str, Record, float]]:
-    """What becomes of each: its name, its record, and the seconds until that was known."""
+    """For each candidate: its name, its record, and the seconds until its result."""
     started = time.monotonic()
     for record in judge.judge(files):
         name = Path(record.name).stem
@@ -120,7 +119,7 @@ def told(judge: Judge, files: list[Path]) -> Iterator[tuple[str, Record, float]]
 
 
 def judged(judge: Judge, group: str, folder: Path) -> tuple[str, list[Row]]:
-    """A sentence on a group, and a row for each candidate: what became of it, and how long that took."""
+    """A sentence about a group, and a row for each candidate: its result, and the time until the result."""
     rows, one_by_one, of = list[Row](), group == "escapes", dict[str, str]()
     for kind, found in (hundred() if group == "volume" else {group: texts(group)}).items():
         of |= dict.fromkeys(found, kind)
@@ -128,21 +127,21 @@ def judged(judge: Judge, group: str, folder: Path) -> tuple[str, list[Row]]:
     files = [folder / f"{name}.py" for name in np.random.default_rng(0).permuted([*of])]
     for batch in [[file] for file in files] if one_by_one else [files]:
         for name, record, seconds in told(judge, batch):
-            # the judge keeps the reference's sandbox, and two that wait
+            # the judge keeps three sandboxes: that of the reference, and two that are prepared
             left = max(0, len(psutil.Process().children()) - 3) if one_by_one else 0
             shown = name.replace("\n", " ").replace("<", "&lt;").replace("`", "'")
             speedup = f"{record.speedup:.2f}" if record.speedup else "–"
-            kind = of.get(name, group)  # a name that is escaped is not found
+            kind = of.get(name, group)  # an escaped name is not found
             row = {"group": kind, "candidate": shown, "status": record.status, "speedup": speedup}
-            row |= {"reward": f"{record.reward:.2f}", "known after": f"{seconds:.1f} s"}
-            rows.append(row | {"won": won(kind, record, left)})
-    said = f"{group}: {len(rows)} candidates, the last known after {rows[-1]['known after']}; "
-    said += f"{sum(bool(row['won']) for row in rows)} not as they should."
+            row |= {"reward": f"{record.reward:.2f}", "result after": f"{seconds:.1f} s"}
+            rows.append(row | {"problem": won(kind, record, left)})
+    said = f"{group}: {len(rows)} candidates, the last result after {rows[-1]['result after']}; "
+    said += f"{sum(bool(row['problem']) for row in rows)} with a problem."
     return said + order(rows) * (group == "volume"), rows
 
 
 def hundred() -> dict[str, dict[str, str]]:
-    """By group 40 honest candidates of five speeds, 30 wrong ones, 20 that cheat and 10 that break things."""
+    """By group: 40 honest candidates of five speeds, 30 wrong ones, 26 that cheat and 10 that break things."""
     work = "[{} for _ in range({})]; return {}"
     speeds = {more: IMPORTS + ATTEND.replace("return {}", work.format(RIGHT, more, RIGHT)) for more in SPEEDS}
     honest = {f"{n + 1} times, {at}": f"# {at}\n{text}" for n, text in speeds.items() for at in range(8)}
@@ -151,24 +150,21 @@ def hundred() -> dict[str, dict[str, str]]:
 
 
 def order(rows: list[Row]) -> str:
-    """Whether those that compute more often are found slower."""
+    """Whether candidates that compute more often are found slower."""
     found = dict[str, list[float]]()
     for row in rows:
         if row["group"] == "honest" and row["speedup"] != "–":
             found.setdefault(row["candidate"].partition(",")[0], []).append(float(row["speedup"]))
     medians = {times: statistics.median(some) for times, some in sorted(found.items())}
     right = [*medians.values()] == sorted(medians.values(), reverse=True)
-    return f" Speedups by how often they compute: {medians}; their order was {'NOT ' * (not right)}found."
+    return f" Median speedups by how often they compute: {medians}; the order is {'NOT ' * (not right)}right."
 
 
 def alone(judge: Judge, folder: Path) -> str:
-    """Seconds of one call each, for honest and wrong candidates; and their speedups, some beside those of `compare`.
-
-    Between the calls are some seconds, as in a training loop: the judge makes its next sandbox ready then.
-    """
+    """Seconds of one call for each honest or wrong candidate, and speedups, some with that of `compare`."""
     times, said = dict[str, list[float]](), []
     for file in written(folder, texts("honest") | dict([*texts("wrong").items()][::6])):
-        time.sleep(4)
+        time.sleep(4)  # as in a training loop: the judge prepares its next sandbox
         ((name, record, seconds),) = told(judge, [file])
         times.setdefault(record.status, []).append(seconds)
         if record.low is not None:
@@ -178,18 +174,15 @@ def alone(judge: Judge, folder: Path) -> str:
             (found,) = compare("torch_sdpa", backend, workload=asked, afresh=True).verdicts.values()
             one = found.turned
             said[-1] += f" (in `compare` {one.ratio:.2f} [{one.low:.2f}, {one.high:.2f}])"
-    most = "; ".join(f"{status}: {max(some):.1f} s at most of {len(some)}" for status, some in times.items())
+    most = "; ".join(f"{status} ({len(some)}): at most {max(some):.1f} s" for status, some in times.items())
     return f"One call for each candidate, warm judge: {most}. Speedups: {', '.join(said)}."
 
 
 def exam(folder: Path, count: int) -> str:
-    """How many honest candidates are refused in exams on so many workloads that are drawn.
-
-    Functions are asked only for what all of them take, backends for all that they do not decline.
-    """
+    """How many honest candidates are refused in exams on `count` random workloads, which they support."""
     rng, files, refused = np.random.default_rng(), written(folder, texts("honest")), list[str]()
     asked, known = 0, dict[str, Backend]()
-    for name in {*unasked()} - {"naive_loop"}:  # it takes minutes
+    for name in {*unasked()} - {"naive_loop"}:  # too slow
         with suppress(Unavailable):
             known[name] = load(name)
     for at in range(count):
@@ -211,7 +204,7 @@ def exam(folder: Path, count: int) -> str:
 
 
 def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, count: int = 100) -> str:
-    """In how many trials the best of so many copies of the reference is rewarded; each has visits drawn at random."""
+    """In how many trials the best of `count` copies of the reference is rewarded. Each has randomly drawn visits."""
     files = written(folder, {f"copy {at}": f"# {at}\n{IMPORTS}{ATTEND.format(RIGHT)}" for at in range(3)})
     seats = [judge.seat(read_candidate(file)) for file in files]
     for _ in range(visits):
@@ -233,14 +226,14 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
         one.score(other, range(number), among, scatter, set())
         return one.record.reward
 
-    for _ in range(trials):  # the last few are scored on new visits
+    for _ in range(trials):  # the finalists are scored on new visits
         best = [score(6, FINALISTS) if at < FINALISTS else score(2, count) for at in range(count)]
         rewarded += max(best) > 0
     return f"Best of {count} copies of the reference: rewarded in {rewarded} of {trials} trials, by {len(pool)} visits."
 
 
 def peers(judge: Judge, folder: Path) -> str:
-    """What BackendBench says: it is fooled by a wrong one that it calls right, and a cheat if 30 % faster as well."""
+    """What BackendBench says. A wrong candidate deceives it if called right; a cheat, if also more than 30 % faster."""
     rows, command = list[Row](), [*ALONE.split(), sys.executable, str(HOME / "judged" / "peer.py")]
     for group in ("honest", "wrong", "cheats"):
         for file in written(folder, texts(group)):
@@ -248,18 +241,18 @@ def peers(judge: Judge, folder: Path) -> str:
             right, speedup = ["does not run", "0"] if done.returncode else done.stdout.split()[-2:]
             fooled = right == "100%" and (group == "wrong" or (group == "cheats" and float(speedup) > 1.3))
             row = {"candidate": file.stem, "group": group, "called right": right, "speedup": speedup}
-            rows.append(row | {"fooled": "yes" * fooled})
-    fools = [one["group"] for one in rows if one["fooled"]]
-    return f"BackendBench was fooled by {len(fools)}, {fools.count('wrong')} of them wrong.\n\n{table(alike(rows))}\n"
+            rows.append(row | {"deceived": "yes" * fooled})
+    fools = [one["group"] for one in rows if one["deceived"]]
+    return f"BackendBench was deceived by {len(fools)}, {fools.count('wrong')} of them wrong.\n\n{table(alike(rows))}\n"
 
 
 def main() -> int:
-    """Judge what is asked for and write the page."""
+    """Judge the named groups and write the page."""
     others = {"alone": alone, "copies": copies, "peers": peers}
     others["exam"] = lambda _, folder: exam(folder, given.workloads)
     parser = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", *others])
     parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--workloads", type=int, default=90, help="of the exam")
+    parser.add_argument("--workloads", type=int, default=90, help="number of workloads of the exam [90]")
     given = parser.parse_args()
     asked = Workload(heads=8, queries=given.length, keys=given.length)
     rows, parts = list[Row](), list[str]()
@@ -275,5 +268,5 @@ def main() -> int:
                     parts.append(sentence)
                     rows += more
             say(parts[-1])
-    publish("The judge and those who try it", "judge", "\n".join(parts), table(rows), out=given.out)
-    return int(any(row["won"] for row in rows))
+    publish("Can `judge` be deceived?", "judge", "\n".join(parts), table(rows), out=given.out)
+    return int(any(row["problem"] for row in rows))

@@ -1,10 +1,10 @@
-"""The tools that ``python benchmarks peers`` compares, each as people use it by its own documentation.
+"""The tools that ``python benchmarks peers`` compares, each used as its own documentation says.
 
-A tool compares torch_eager with itself, of which the second side waits after each call for ``planted`` percent of its
-time. It is started as a command in a folder of its own; ``seconds`` is the wall-clock time that it is meant to take,
-start-up included. What it really took is stored: a tool that starts many processes cannot be stopped at will.
-What runs in such a command is here too, with what is planted on each side in the variable PEER_SIDES.
-``python peer_tools.py SECONDS`` is the timer of PyTorch: it prints one line of JSON.
+A tool compares torch_eager with itself. The second side waits after each call for ``planted`` percent of its time. The
+tool runs as a command in a temporary folder; ``seconds`` is the wall-clock time that it should take, start included.
+The time that it took is stored, because a tool that starts many processes cannot be stopped exactly. The functions that
+run inside such a command are here too; the variable PEER_SIDES holds what is planted on each side.
+``python peer_tools.py SECONDS`` runs PyTorch's timer and prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -21,26 +21,16 @@ from typing import Any
 
 import numpy as np
 
-#: seconds that a process takes to start and to import, about; taken off the time that is left for calls
-START = 2.0
-#: seconds that a process of pyperf takes, about: it starts, warms up and takes two values
-PYPERF_PROCESS = 1.5
-#: seconds that `attnlab compare` takes to start and for the last visit that it begins, about
-ATTNLAB_START = 4.0
-#: seconds after which a tool is ended and its trial has failed
-PATIENCE = 150.0
+#: about how many seconds each takes: a process to start and import; a process of pyperf, which starts, warms up and
+#: measures two values; `attnlab compare` to start, and its last visit. A tool that takes PATIENCE is ended and fails
+START, PYPERF_PROCESS, ATTNLAB_START, PATIENCE = 2.0, 1.5, 4.0, 150.0
+#: both sides compute this number of heads and tokens at batch 1, head_dim 64, in float32
+HEADS, LENGTH = 8, 256
 Found = dict[str, Any]
 
 
-#: the sides compute this at batch 1, head_dim 64, float32
-HEADS, LENGTH = 8, 256
-
-
-# -- in a process of its own ------------------------------------------------------------------------------------------
-
-
 def calls() -> list[Callable[[], Any]]:
-    """A call for each side that the environment names by what is planted on it."""
+    """A call for each side; PEER_SIDES holds what is planted on each."""
     from attnlab.backends.discovery import load
     from attnlab.race.worker import slowed
     from attnlab.workload.workload import Workload
@@ -51,7 +41,7 @@ def calls() -> list[Callable[[], Any]]:
 
 
 def torch_timer(seconds: float) -> Found:
-    """Timer.blocked_autorange for each, as the recipe does, with the threads that a call outside would have."""
+    """Timer.blocked_autorange for each side, as in PyTorch's recipe, with as many threads as a call outside it uses."""
     import torch
     from torch.utils.benchmark import Timer
 
@@ -65,14 +55,11 @@ def torch_timer(seconds: float) -> Found:
     return {**found, "ratio": found["second"]["median"] / found["first"]["median"]}
 
 
-# -- the tools --------------------------------------------------------------------------------------------------------
-
-
 def command(words: list[str], folder: Path, *sides: int) -> str:
-    """The standard output of a command that measures `sides`. Raises RuntimeError where it fails or takes too long."""
+    """The standard output of a command that measures `sides`. Raises RuntimeError if it fails or takes too long."""
     variables = {"PEER_SIDES": " ".join(map(str, sides)), "ATTNLAB_CACHE": str(folder)}
     path = os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    # the command timeout ends a whole group of processes, so that what the tool started ends with it
+    # the command `timeout` ends the whole process group, and so every process that the tool started
     limited = ["timeout", "--signal=KILL", f"{PATIENCE:g}", sys.executable, *words]
     environment = {**os.environ, **variables, "PYTHONPATH": path}
     done = subprocess.run(limited, cwd=folder, env=environment, capture_output=True, text=True)
@@ -82,7 +69,7 @@ def command(words: list[str], folder: Path, *sides: int) -> str:
 
 
 def left_for_calls(seconds: float) -> float:
-    """Of `seconds`, what one process that must first start has for its calls."""
+    """The part of `seconds` that one process has for its calls after its start."""
     return max(seconds - START, seconds / 2)
 
 
@@ -107,8 +94,8 @@ def pytest_benchmark(planted: int, seconds: float, folder: Path) -> Found:
 
 
 def pyperf(planted: int, seconds: float, folder: Path) -> Found:
-    """One run of each side in at least three worker processes of two values (those of ``--fast``), then compare_to."""
-    processes = max(3, round(seconds / 2 / PYPERF_PROCESS) - 1)  # one more calibrates
+    """A run of each side: at least three worker processes of two values each, as with ``--fast``; then compare_to."""
+    processes = max(3, round(seconds / 2 / PYPERF_PROCESS) - 1)  # pyperf starts one more, to calibrate
     text = "import pyperf\nfrom peer_tools import calls\npyperf.Runner().bench_func('call', *calls())\n"
     (folder / "bench.py").write_text(text, encoding="utf-8")
     found: Found = {}
@@ -123,7 +110,7 @@ def pyperf(planted: int, seconds: float, folder: Path) -> Found:
 
 
 def attnlab(planted: int, seconds: float, folder: Path) -> Found:
-    """``attnlab compare`` as typed."""
+    """``attnlab compare`` as a user types it."""
     visits = max(seconds - ATTNLAB_START, seconds / 4)
     options = f"--heads {HEADS} --length {LENGTH} --seconds {visits:g} --json"
     second = f"torch_eager[slowed={planted}]" if planted else "torch_eager"
@@ -134,7 +121,7 @@ def attnlab(planted: int, seconds: float, folder: Path) -> Found:
     return {name: told[1][name] for name in ("ratio", "ratio_low", "ratio_high", "verdict")}
 
 
-#: by the name that tables use: what each says of two sides, in about so many seconds
+#: the tools by name: each compares two sides in about the given number of seconds
 TOOLS: dict[str, Callable[[int, float, Path], Found]] = {
     "pytest-benchmark": pytest_benchmark,
     "torch.utils.benchmark": torch_benchmark,
@@ -145,7 +132,7 @@ TOOLS: dict[str, Callable[[int, float, Path], Found]] = {
 
 
 def version(tool: str) -> str | None:
-    """The version of a tool's distribution, or None where it is not installed."""
+    """The version of a tool's distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version("torch" if tool.startswith("torch") else tool.partition(",")[0])
     except importlib.metadata.PackageNotFoundError:

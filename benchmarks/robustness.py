@@ -1,7 +1,7 @@
-"""What survives: cheats, and honest backends on thousands of workloads. Faults in every phase: ``tests/robustness``.
+"""Does `compare` see through backends that cheat, and does it accept honest ones, on thousands of workloads?
 
-``python benchmarks robustness [cheats] [honest] [--races 2000] [--beside idle|cpu|memory|sometimes]``. Each part adds
-its figures to ``benchmarks/robustness.json``, and ``benchmarks/robustness.md`` is written whole from that file.
+``python benchmarks robustness [cheats] [honest] [--races 2000] [--beside idle|cpu|memory|sometimes]``. Each part stores
+its figures in ``benchmarks/robustness.json``; ``benchmarks/robustness.md`` is made from that file.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ sys.path += [str(REPOSITORY / "tests" / folder) for folder in ("implementations"
 
 from test_public_cases import NEIGHBOURS, RACED
 
-#: what a part measured, as it is stored
+#: what a part measured, as it is stored: names and values
 Figures = dict[str, Any]
-#: of races in which speed is not asked for
+#: for races whose times are not used
 SHORT = Limits(visits=1, most_visits=1, rounds=2, workload_seconds=1, turn_seconds=1e-4, warm_seconds=1e-3)
 STORE = HOME / "robustness.json"
-#: a backend that cheats, or the honest one, of one thread: beside other programs one thread finds a core now and then
+#: the file of a backend that cheats, or of the honest one
 BACKEND = '''"""{name}"""
 import sys; sys.path.append({home!r})
 import {library}
@@ -49,14 +49,16 @@ from cheats import attention
 LIBRARY = "{library}"
 attend = attention("{name}", LIBRARY)
 '''
-#: less is no gain: of a hundred races of two that are as fast, a few call one faster, by a part of this
+#: a cheat must be faster by this to count: with a smaller margin, a few of 100 races of equal backends have a winner
 GAIN = 0.05
 LIMITS = Limits(visits=3, most_visits=3, workload_seconds=60.0, call_seconds=1e3)
 HONEST = "honest"
+#: the two results at the top of the page
+RESULTS = FASTER, REFUSED = "found faster than the honest copy", "refused as wrong"
 
 
 def cheats(asked: Namespace) -> Figures:
-    """Backends that misbehave, beside an honest copy of the same computation"""
+    """Backends that cheat"""
     found: dict[str, set[str]] = {name: set() for name in CHEATS}
     won, races, started = list[str](), 0, time.monotonic()
     groups = [[*CHEATS][at : at + 12] for at in range(0, len(CHEATS), 12)]
@@ -67,6 +69,7 @@ def cheats(asked: Namespace) -> Figures:
             for name in (HONEST, *names):
                 text = BACKEND.format(name=name, home=str(HOME), library=library)
                 (Path(folder) / f"{name}.py").write_text(text, encoding="utf-8")
+            # with one thread each: beside other programs, one thread finds a free core now and then
             contenders = [f"{one}[threads=1]" for one in (HONEST, *names)]
             asks = {"heads": 2, "length": 384, "folders": [folder], "limits": LIMITS, "afresh": True}
             results = compare(*contenders, **asks).results
@@ -79,51 +82,48 @@ def cheats(asked: Namespace) -> Figures:
                 won.append(f"{one.backend} ({library}: {1 / verdict.ratio:.2f} times as fast)")
                 found[one.backend].add("**not found**")
             elif one.backend in found and one.outcome is Outcome.MEASURED:
-                found[one.backend].add("no gain: its true speed")
+                found[one.backend].add("no gain: its true speed was measured")
             elif one.backend in found:
                 found[one.backend].add(f"{one.outcome}: {(one.reason or '').partition(':')[0][:60]}")
     rows = {
         one: {"what it does": CHEATS[one], "found by": "; ".join(sorted(by))} for one, by in found.items()
     }
     seconds, said = round(time.monotonic() - started), ", ".join(won) or "none"
-    told = {"backends that were found faster than the honest one": said, "seconds": seconds}
-    return {"rows": rows, "backends": len(rows), "races": races, **told}
+    return {"rows": rows, "backends": len(rows), "races": races, FASTER: said, "seconds": seconds}
 
 
 def honest(asked: Namespace) -> Figures:
-    """Honest backends, raced on workloads of public bug reports and their neighbours: none is to be refused"""
+    """Honest backends"""
     names, wrong, counts = unasked(), list[str](), Counter[str]()
     conducting = Conductor(parse_all(names), limits=SHORT, memory=False)
-    with suppress(KeyboardInterrupt), conducting as conductor:  # what was found until then stands
+    with suppress(KeyboardInterrupt), conducting as conductor:  # what was found before stays
         cases = itertools.cycle(itertools.product(RACED, ({}, *NEIGHBOURS)))
         while counts["measured"] < asked.races:
             case, change = next(cases)
-            with suppress(ValueError):  # a neighbour may contradict itself
+            with suppress(ValueError):  # a variation may contradict itself
                 workload = Workload(**{"heads": 2, "head_dim": 16, **case, **change})
                 for one in conductor.race(workload):
                     counts[one.outcome] += 1
                     wrong += [f"{one.contender}, {workload}: {one.reason}"] if one.outcome == "wrong" else []
             say(f"honest: {counts.total()}, of them measured {counts['measured']}")
     became = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    refused = ", ".join(wrong) or "none"
-    return {"backends": len(names), "became of them": became, "of them refused as wrong": refused}
+    return {"backends": len(names), "outcomes": became, REFUSED: ", ".join(wrong) or "none"}
 
 
-#: each measures and returns its figures; the first line of a docstring is a title
+#: each measures and returns its figures; its docstring is its title on the page
 PARTS = {one.__name__: one for one in (cheats, honest)}
 
 
-def told(part: str, found: Figures) -> Iterator[str]:
-    """A part's figures, as tables."""
-    name, _, beside = part.partition(", ")
-    yield f"## {PARTS[name].__doc__}" + f" ({beside})" * bool(beside)
+def told(title: str, found: Figures) -> Iterator[str]:
+    """The title and the tables of a part."""
+    yield f"## {title}"
     if rows := found.pop("rows", None):
         yield table(alike({"backend": name.replace("_", " "), **row} for name, row in rows.items()))
-    yield table({"figure": key, "found": value} for key, value in found.items())
+    yield table({"figure": key, "value": value} for key, value in found.items())
 
 
 def main() -> None:
-    """Measure the parts that are named, all by default, and write the page whenever figures come."""
+    """Measure the named parts, by default all, and write the page."""
     parser = command_line(__doc__, out=HOME / "robustness.md", parts=PARTS)
     parser.add_argument("--races", type=int, default=2_000, help="measurements of honest backends [2000]")
     parser.add_argument("--beside", choices=LOADS, default="idle")
@@ -132,8 +132,15 @@ def main() -> None:
     with load_beside(asked.beside):
         for name in asked.parts or PARTS:
             part = name if asked.beside == "idle" else f"{name}, beside {asked.beside}"
-            figures[part] = PARTS[name](asked) | {"at": f"{datetime.now(UTC).date()}, {environment()['cpu']}"}
+            found = PARTS[name](asked)
+            figures[part] = found | {"measured": f"{datetime.now(UTC).date()}, {environment()['cpu']}"}
             STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    said = "`tests/robustness` tries workers that fail in every phase. `at` says when and where each was measured."
-    parts = [text for name, found in figures.items() for text in told(name, dict(found))]
-    publish("What survives", "robustness", said, *parts, out=asked.out)
+    said, parts = list[str](), list[str]()
+    for part, one in figures.items():
+        name, _, beside = part.partition(", ")
+        beside = beside.replace("sometimes", "a program that comes and goes")
+        title = f"{PARTS[name].__doc__} {beside}".strip()
+        said += [f"- {title} ({one['backends']}), {key}: {one[key]}." for key in RESULTS if key in one]
+        parts += told(title, dict(one))
+    title = "Do backends that cheat look faster, and are honest backends accepted?"
+    publish(title, "robustness", "\n".join(said), *parts, out=asked.out)
