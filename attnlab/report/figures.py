@@ -55,7 +55,7 @@ MEMORY = Curves(
 )
 ROOFLINE = Curves(
     *("flops", "Most arithmetic per second", "arithmetic per second", flops_text, max),
-    {"limit of this machine": "limit_flops"},
+    {"measured limit": "limit_flops"},
 )
 
 
