@@ -72,7 +72,6 @@ def test_sizes_are_counted_in_63_bits_at_once_or_refused_in_one_line(asked: dict
             "is drawn for at most 1,073,741,824 pairs",
         ),
         ({"d_model": 770, "heads": 12}, "d_model must be divisible by heads, got 770 and 12; take 11 heads"),
-        ({"sinks": 1}, "sinks must be true or false, got 1"),
         ({"d_model": 64, "layout": "bshd"}, "layout of a multi-head block .* got 'bshd': its projections"),
         ({"d_model": 64, "direction": "training"}, "direction of a multi-head block .* no error budget"),
         ({"distribution": "qkv.safetensors/a"}, "must name the digest"),
