@@ -48,9 +48,9 @@ class Curves(NamedTuple):
     guides: Mapping[str, str] = {}
 
 
-LATENCY = Curves("seconds", "Lowest median time", "time of one call", seconds_text, min)
+LATENCY = Curves("seconds", "Fastest by median", "time of one call", seconds_text, min)
 MEMORY = Curves(
-    *("peak_bytes", "Lowest peak memory", "peak memory of one call", bytes_text, min),
+    *("peak_bytes", "Least peak memory", "peak memory of one call", bytes_text, min),
     {"size of n × n scores": "score_bytes", "size of the output": "output_bytes"},
 )
 ROOFLINE = Curves(
@@ -119,7 +119,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         for name in far.index
     ]
     if absent:
-        told.append(f"Timed, but not drawn in any figure: {'; '.join(absent)}.")
+        told.append(f"Timed, but not drawn in the figures: {'; '.join(absent)}.")
         lines = textwrap.fill(told[-1], int(13 * width))
         figure.supxlabel(lines, fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
     if absent := [_place(one) for one in every if not any(one is shown for shown in panels)]:

@@ -76,7 +76,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         # two names of one kernel need the same memory
         best = "several contenders." if name == "memory" else "torch_sdpa"
         assert best in says and len(says.partition(". ")[0].split()) <= 10, "the title has the answer"
-        assert "naive_loop" not in says or "naive_loop (" in says.partition("not drawn in any figure:")[2]
+        assert "naive_loop" not in says or "naive_loop (" in says.partition("not drawn in the figures:")[2]
         assert "torch_sdpa_flash (runs the same kernel as torch_sdpa)" in says
     assert report_texts(Frames(read_run(run.folder))) == report_texts(Frames(run))
 
@@ -86,7 +86,7 @@ def test_a_figure_names_none_as_best_where_another_is_within_the_margin(made: Ma
     costs = {"a": lambda w: 1e-9 * w.pairs, "b": lambda w: apart * 1e-9 * w.pairs}
     run = made(costs=costs, lengths=(64, 256), heads=(1,), noise=0.0, wander=0.0)
     says = draw(Frames(run))["latency"].says
-    assert says.startswith(f"Lowest median time at n = 256: {best}. 1 head, n = 256: ")
+    assert says.startswith(f"Fastest by median at n = 256: {best}. 1 head, n = 256: ")
     assert ("to b" in says) == (best == "a"), "what is equal is told once"
 
 
