@@ -4,6 +4,8 @@ A block is run as written, unless an HTML comment directly before it says otherw
 
 ``<!-- test: parsed: takes minutes -->``  its commands are parsed, but not run;
 ``<!-- test: with --length 32 -->``       its `attnlab` commands are run with these options after their own.
+
+A block that installs packages is only parsed, without a comment.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 #: pages rendered from scripts, which have their own test
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 MARK = re.compile(r"<!-- test: (parsed|with):? (.+?) -->")
+INSTALLS = re.compile(r"\b(pip|apt-get) install\b")
 #: a page shows what is printed; ``...`` stands for what differs between machines
 COMPARISON = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 #: a plan for commands that measure, without the machine's limits, which take ten seconds
@@ -72,7 +75,8 @@ def blocks(page: Path) -> Iterator[Block]:
         assert mark or not before.startswith("<!-- test:"), f"{page}:{first}: a mark that is not known"
         language, _, rest = token.info.strip().partition(" ")
         title = re.search(r'title="([^"]+)"', rest)
-        said = mark.groups() if mark else ("", "")
+        installs = ("parsed", "installs packages") if INSTALLS.search(token.content) else ("", "")
+        said = mark.groups() if mark else installs
         yield Block(page, first + 1, language, title[1] if title else None, token.content, *said)
 
 
