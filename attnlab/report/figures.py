@@ -115,7 +115,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         for alias, name in same.items()
     ]
     absent += [
-        f"{name} (too slow: wherever it was timed, at least {number_text(far[name])}× the time of the fastest)"
+        f"{name} (too slow: its time is at least {number_text(far[name])}× that of the fastest)"
         for name in far.index
     ]
     if absent:
@@ -123,7 +123,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         lines = textwrap.fill(told[-1], int(13 * width))
         figure.supxlabel(lines, fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
     if absent := [_place(one) for one in every if not any(one is shown for shown in panels)]:
-        told.append(f"Not drawn: the panels of {'; '.join(absent)}.")
+        told.append(f"No panel is drawn for {' and '.join(absent)}.")
     return Drawn(figure, " ".join(told))
 
 
