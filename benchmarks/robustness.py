@@ -82,7 +82,7 @@ def cheats(asked: Namespace) -> Figures:
                 won.append(f"{one.backend} ({library}: {1 / verdict.ratio:.2f} times as fast)")
                 found[one.backend].add("**not found**")
             elif one.backend in found and one.outcome is Outcome.MEASURED:
-                found[one.backend].add("no gain: its true speed was measured")
+                found[one.backend].add("no gain: not called faster")
             elif one.backend in found:
                 found[one.backend].add(f"{one.outcome}: {(one.reason or '').partition(':')[0][:60]}")
     rows = {
