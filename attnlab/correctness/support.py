@@ -40,7 +40,8 @@ _POWERS = range(8, 25)
 #: the workload to which features are added: the smallest shape that kernels for real models take
 BASE = Workload(batch=2, heads=4, queries=32, keys=32, head_dim=64)
 PLAIN, BLOCK = "no mask", "multi-head block"
-#: kinds of masks that are no feature of their own: those with a field, and a caller's own array
+#: kinds of masks for which `features` adds no feature: those with a field (they are in `_FEATURES`), and a caller's own
+#: array
 _SAID_ELSEWHERE = ("causal", "window", "key_lengths", "given")
 _FEATURES: dict[str, Mapping[str, Any]] = {
     PLAIN: {},

@@ -41,14 +41,14 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
     """The record of one candidate. Times are in seconds; None stands for what was not measured.
 
     status : "judged"; "wrong" (wrong in the exam); "caught" (wrong in the race, or it made a forbidden call); "failed"
-    (crash, hang, memory); "refused" (the file holds no candidate).
+    (crash, hang, memory); "refused" (the file holds no candidate, or none that fits this problem).
     budget : the largest share of the error budget that an answer took. precision : where the candidate rounds.
     speedup : over the reference. low, high : the ends of its interval.
     verdict : "faster", "slower", "equivalent" or "undecided".
     disturbed : visits in which other programs used the cores; if these are the majority, no reward is above 0.
     among : the number of candidates from which the best is chosen; the interval allows for that.
     measured_again : whether the interval comes only from visits after the last selection.
-    empty_seconds : seconds of a message that computes nothing; the times of calls include them.
+    empty_seconds : seconds of a message that computes nothing; the time of a call includes `empty_seconds / at_once`.
     at_once : calls in one message of the judge; a candidate may compute them as one batch.
     output : what the candidate printed, at most 2,000 bytes, control characters escaped.
     """

@@ -176,7 +176,8 @@ class Visits:
 
         Only the turns of the reference decide that, and no candidate runs then: none can choose which visits count. If
         `again`, a disturbed visit is repeated once. It is also repeated whenever a candidate was caught, because that
-        one may have slowed the others. A failure is noted in the record of its seat.
+        one may have slowed the others. There is no repetition if no candidate is left. A failure is noted in the record
+        of its seat.
         """
         random, waited, spent = np.random.default_rng(), 0.0, 0.0
         racing = [one for one in seats if one.racing]

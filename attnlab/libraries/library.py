@@ -231,7 +231,7 @@ def positive_scale(query: Any, scale: float) -> tuple[Any, float]:
 
     PyTorch's fused kernels mask with -inf and multiply by the scale afterwards, in float32: 0·(-inf) and -1·(-inf)
     turn every causal row into NaN (PyTorch 2.13, CPU flash kernel). A scale that float32 flushes to 0 has the same
-    effect. Other libraries refuse a scale that is not positive.
+    effect. Some other kernels refuse a scale of 0 or below, take 0 as none, or return NaN.
     """
     if scale >= LEAST_SCALE:
         return query, scale

@@ -77,8 +77,8 @@ def core_seconds(*kinds: str) -> float:
 def disturbed(turns: Sequence[Mapping[str, float]], most: float) -> list[bool]:
     """For each turn of a contender in a visit, whether it is left out because it was disturbed.
 
-    most : the largest fraction of a turn that may be lost. If the machine is busy all the time, the calmer half of the
-    turns counts. A turn in which two clocks contradict each other never counts.
+    most : the largest fraction of a turn that may be lost. At least half of the turns count, except those with
+    contradictory clocks, which never do: if the machine is busy all the time, this is the calmer half.
     """
     parts = [turn["waited"] for turn in turns]
     middle = sorted(parts)[int((len(parts) - 1) * _LEFT_OUT)] if parts else 0.0

@@ -49,7 +49,8 @@ class Seat:
     known: dict[str, Any] = field(default_factory=dict)
     #: the memory that its answers are written to
     pages: Pages | None = None
-    #: its own copy of the inputs, if its library cannot overwrite them between turns
+    #: its own copy of the inputs, if they are not overwritten between turns: its library cannot, or only the backward
+    #: pass is timed
     inputs: Inputs | None = None
     refreshes: bool = True
     cache: str = "warm"
@@ -115,7 +116,8 @@ class Seat:
     ) -> Result:
         """What came of the visit with the number `visit`, which took `seconds`.
 
-        instruments : what was measured instead of times. facts : columns of the latency. run_delay : see `Limits`.
+        instruments : what was measured instead of times. facts : further facts of the latency, true of all its samples.
+        run_delay : see `Limits`.
         """
         if self.ended is None and not (self.turns or instruments):
             self.ended = Outcome.CRASHED, "no turn of it was timed", ""

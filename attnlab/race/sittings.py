@@ -114,7 +114,8 @@ class Record:
     ) -> dict[str, Combined]:
         """The verdicts against the first contender over all sittings, this one included; it is stored if `kept`.
 
-        If a contender or the baseline runs elsewhere, nothing is stored: what it runs in may change under its name.
+        The sitting of a pair is not stored if its contender or the baseline runs elsewhere: what that runs in may
+        change under its name.
         """
         known, (baseline, *others) = ([] if self._afresh else self.lines()), contenders
         rest, levels, new = dict[str, Any](), dict[str, Callable[[float], Verdict]](), list[Line]()

@@ -195,7 +195,7 @@ class Frames:
     def choice(self, group: str | None = None) -> dict[str, Any] | None:
         """The contender to run if one must serve all workloads, or all of a group; None if none has a time.
 
-        It is the fastest, or surely at most 5 % slower, at the largest number of workloads. If several contenders are,
+        It is the fastest, or not clearly slower and surely at most 5 % slower, at the largest number of workloads. If several contenders are,
         those that need about the least memory at the largest workload remain; of these it is the first in the plan.
 
         ranked : all contenders with a rank. alone : no two contenders with different kernels have a time at any of the
@@ -313,7 +313,7 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
     """The row of a contender at a workload. Values that need a time are None if no time is believed.
 
     `speedup` is over the run's baseline; `behind` is the speedup of the fastest over this contender. `near` : whether
-    it is the fastest or surely at most 5 % slower; None if it is not ranked.
+    it is the fastest, or not clearly slower and surely at most 5 % slower; None if it is not ranked.
     """
     name, workload = one.contender, cell.workload
     beyond = cell.faults.get(name)
@@ -448,7 +448,8 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def differences(found: Diff) -> pd.DataFrame:
-    """A row for each contender and workload of two runs, unless neither run measured it and its outcome is the same.
+    """A row for each contender and workload of two runs, unless neither run measured it, and its outcome is the same or
+    one run did not contain it.
 
     `speedup` is that of the second run over the first. `was` and `now` are the speedups over the baseline in each run.
     """

@@ -113,7 +113,8 @@ _BELIEVED_COPY = 1.05
 #: use 128-bit vectors and no fused multiply-add, which costs a factor of 8 (512 bits, and two operations in one). On
 #: CUDA all use the vendor's product
 _BELIEVED = {"cpu": 8.0, "cuda": 1.05}
-#: bytes of both buffers of the copy benchmark; a warm call on fewer may stay in the caches, really faster than memory
+#: bytes of both buffers of the copy benchmark on the CPU; a warm call on fewer may stay in the caches, really faster
+#: than memory
 _BEYOND_CACHES = 2**28
 
 

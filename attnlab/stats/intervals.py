@@ -39,7 +39,8 @@ from attnlab.workload.result import Measurement, Result
 ALPHA = 0.05
 #: after each lap, a run stops measuring a contender that is slower by this margin at this error level. The level is so
 #: strict that frequent looks do not lower the 95 % (Peto and others 1976, "Design and analysis of randomized clinical
-#: trials", on looks before the last)
+#: trials", on looks before the last). The margin is larger than the effect of a process's place in memory. A contender
+#: that is surely close is not measured further either
 EARLY_ALPHA, EARLY_MARGIN = 0.001, 0.2
 #: expected standard deviation between visits of n rounds, in units of that of the rounds over √n (a median has 1.25);
 #: the largest n for which this was seen; the number of visits that this expectation counts as

@@ -86,7 +86,7 @@ class Ranking:
 
     @cached_property
     def near(self) -> tuple[Standing, ...]:
-        """The best, and those that are surely at most 5 % slower: other things may decide between these."""
+        """The best, and those of `first` that are surely at most 5 % slower: other things may decide between these."""
         return tuple(one for one in self.first if one.against_best is None or one.against_best.close)
 
     def of(self, contender: str) -> Standing | None:

@@ -207,7 +207,7 @@ class Workload:
         for one in fields(self):
             self._check(one.name, getattr(self, one.name), one.default, declaration(one).names)
         self.masked.check(self.shape)
-        # masks that mean the same are written in one way
+        # fields that mean the same mask are written in one way
         written.update(fields_of(self.masked) | ({"mask": GIVEN} if self.mask == GIVEN else {}))
 
     def _check(self, name: str, value: Any, default: Any, names: Sequence[str]) -> None:
