@@ -286,7 +286,7 @@ class Worker:
         return INSTRUMENTS[quantity].measure(_there(self._library), _there(self._call))
 
     def facts(self, device: str) -> dict[str, Any]:
-        """Versions, thread pools, interpreter and a digest of the backend's file: what decides this process's figures."""
+        """Versions, thread pools, interpreter and a digest of the backend's file: what decides its figures."""
         from threadpoolctl import threadpool_info
 
         known = ("user_api", "internal_api", "prefix", "version", "num_threads", "architecture")

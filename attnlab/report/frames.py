@@ -195,8 +195,9 @@ class Frames:
     def choice(self, group: str | None = None) -> dict[str, Any] | None:
         """The contender to run if one must serve all workloads, or all of a group; None if none has a time.
 
-        It is the fastest, or not clearly slower and surely at most 5 % slower, at the largest number of workloads. If several contenders are,
-        those that need about the least memory at the largest workload remain; of these it is the first in the plan.
+        It is the fastest, or not clearly slower and surely at most 5 % slower, at the largest number of workloads. If
+        several contenders are, those that need about the least memory at the largest workload remain; of these it is
+        the first in the plan.
 
         ranked : all contenders with a rank. alone : no two contenders with different kernels have a time at any of the
         workloads. won, close, tied, behind, absent : the numbers of workloads at which it is clearly the fastest, is
